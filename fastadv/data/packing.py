@@ -1,0 +1,104 @@
+"""Sentences without padding: the tokens of a batch laid end to end.
+
+Shapes: ``B`` sentences, ``T`` real tokens of all of them.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Optional, Sequence
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """A batch of sentences as one run of tokens; sentence b owns tokens ``cu_seqlens[b]:cu_seqlens[b + 1]``."""
+
+    input_ids: Tensor
+    """(T,) int64"""
+    token_type_ids: Tensor
+    """(T,) int64"""
+    position_ids: Tensor
+    """(T,) int64, counted from the encoder's own first position (0 for BERT, 2 for RoBERTa)"""
+    is_special: Tensor
+    """(T,) bool, true at [CLS], [SEP] and their like"""
+    cu_seqlens: Tensor
+    """(B + 1,) int32, cumulative lengths from 0 to T"""
+    max_seqlen: int
+    """tokens of the longest sentence"""
+    sentence_ids: Tensor
+    """(B,) int64, equal for sentences that are equal after truncation"""
+    labels: Optional[Tensor] = None
+    """(B,) or None"""
+    token_sentence: Tensor = field(init=False, repr=False)
+    """(T,) int64, the sentence a token belongs to"""
+
+    def __post_init__(self):
+        sentences = torch.arange(self.num_sentences, device=self.cu_seqlens.device)
+        # output_size spares a GPU the synchronisation that counting the repeats would cost.
+        token_sentence = torch.repeat_interleave(sentences, self.lengths, output_size=self.num_tokens)
+        object.__setattr__(self, "token_sentence", token_sentence)
+
+    @property
+    def num_sentences(self) -> int:
+        return self.cu_seqlens.shape[0] - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int64, tokens of each sentence."""
+        return self.cu_seqlens.diff().long()
+
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        """The same batch on ``device``."""
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor) and name != "token_sentence"
+        }
+        return replace(self, **moved)
+
+    @classmethod
+    def from_token_lists(
+        cls,
+        token_lists: Sequence[Sequence[int]],
+        is_special_lists: Sequence[Sequence[bool]],
+        sentence_ids: Optional[Sequence[int]] = None,
+        labels: Optional[Sequence] = None,
+        token_type_lists: Optional[Sequence[Sequence[int]]] = None,
+        position_offset: int = 0,
+    ) -> "PackedBatch":
+        """Packs sentences given as lists of token ids.
+
+        Args:
+            sentence_ids: signed 64-bit ids; by default the row number, so that no two sentences count as equal.
+            position_offset: the position id of a sentence's first token.
+
+        Raises:
+            ValueError: no sentence, an empty sentence, or lists of unequal lengths.
+        """
+        lengths = [len(tokens) for tokens in token_lists]
+        if not lengths or min(lengths) == 0:
+            raise ValueError(f"a batch needs sentences of at least one token, got lengths {lengths}")
+        if [len(flags) for flags in is_special_lists] != lengths:
+            raise ValueError("is_special_lists and token_lists differ in their lengths")
+        flat = torch.tensor([token for tokens in token_lists for token in tokens], dtype=torch.int64)
+        if token_type_lists is None:
+            token_types = torch.zeros_like(flat)
+        else:
+            token_types = torch.tensor([t for types in token_type_lists for t in types], dtype=torch.int64)
+        cu_seqlens = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+        cu_seqlens[1:] = torch.tensor(lengths).cumsum(0)
+        return cls(
+            input_ids=flat,
+            token_type_ids=token_types,
+            position_ids=torch.cat([torch.arange(n) for n in lengths]) + position_offset,
+            is_special=torch.tensor([flag for flags in is_special_lists for flag in flags], dtype=torch.bool),
+            cu_seqlens=cu_seqlens,
+            max_seqlen=max(lengths),
+            sentence_ids=torch.arange(len(lengths)) if sentence_ids is None else torch.tensor(sentence_ids),
+            labels=None if labels is None else torch.tensor(labels),
+        )

@@ -1,0 +1,104 @@
+"""What an objective is, and how one is found by name.
+
+An objective declares which views of a sentence it needs, which loss makes the inner gradient and which the outer one.
+It owns its heads. It knows nothing of DeepSpeed, files, devices, or of how the views were computed: the step
+(`fastadv/engine/step.py`) hands it vectors. To add a system, copy `simcse.py` and name the file in ``SHIPPED``, or keep
+it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Optional
+
+from torch import Tensor, nn
+
+from fastadv.errors import UserError
+
+SHIPPED = {
+    "simcse": "fastadv.objectives.simcse:SimCSE",
+    "robustsentembed": "fastadv.objectives.robustsentembed:RobustSentEmbed",
+}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Vectors the queries are compared with: those of the global batch."""
+
+    vectors: Tensor
+    """(M, D)"""
+    sentence_ids: Tensor
+    """(M,) equal for equal sentences"""
+    row_offset: int = 0
+    """the key of this process's row i is row_offset + i"""
+
+    def detach(self) -> "Keys":
+        return Keys(self.vectors.detach(), self.sentence_ids, self.row_offset)
+
+
+@dataclass(frozen=True)
+class Views:
+    """Everything the outer loss may use, with its graph."""
+
+    query: Tensor
+    """(B, D) z, the clean pass under the first dropout mask"""
+    sentence_ids: Tensor
+    """(B,)"""
+    positive_keys: Optional[Keys] = None
+    """z+ of the global batch, the clean pass under the second mask; where `uses_positive`"""
+    adversarial: Optional[Tensor] = None
+    """(B, D) z_adv = f(X + delta); where `uses_adversary`"""
+    adversarial_keys: Optional[Keys] = None
+    """z_adv of the global batch; where `uses_adversary`"""
+
+
+class Objective(nn.Module):
+    """Base of all objectives.
+
+    A subclass's constructor takes ``hidden_size`` and then its options, keyword-only, typed, with defaults: the
+    config's ``objective_options`` are checked against that signature before anything loads.
+    """
+
+    uses_positive = True
+    """whether a second clean view z+ is computed"""
+    uses_adversary = False
+    """whether a perturbation is searched and z_adv computed"""
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.hidden_size = hidden_size
+
+    def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
+        """z (B, D) of the pooled vectors h (B, D); in inner steps no running statistic may change."""
+        raise NotImplementedError
+
+    def inner_loss(self, query: Tensor, keys: Optional[Keys], sentence_ids: Tensor) -> Tensor:
+        """The loss the perturbation raises: a scalar, SUMMED over rows, each row's part of its own query only."""
+        raise NotImplementedError
+
+    def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss the parameters lower (a scalar), and its terms by name, detached."""
+        raise NotImplementedError
+
+
+def resolve_objective(name: str) -> type[Objective]:
+    """The class behind a shipped name or a ``my_package.my_module:MyObjective``.
+
+    Raises:
+        UserError: an unknown name, a module that does not import, or a class that is no Objective.
+    """
+    path = SHIPPED.get(name, name)
+    if ":" not in path:
+        raise UserError(
+            f"objective: {name!r} is unknown; shipped are {', '.join(SHIPPED)}; "
+            "your own is named my_package.my_module:MyObjective"
+        )
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(import_module(module_name), class_name, None)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise UserError(
+            f"objective: {name!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise UserError(f"objective: {name!r} must name a subclass of fastadv.Objective, {module_name} has {found!r}")
+    return found

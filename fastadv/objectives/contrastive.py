@@ -1,0 +1,80 @@
+"""The contrastive loss L_con and the base of the objectives made of it (METHODS 2, RobustSentEmbed eq. 9)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fastadv.encoder.heads import make_head
+from fastadv.errors import UserError
+from fastadv_kernels import info_nce
+
+from .base import Keys, Objective
+
+MultiPositive = Literal["sum", "mean", "separate"]
+
+
+class ContrastiveObjective(Objective):
+    """An objective whose inner loss is L_con(z(X + delta + eta), {z+}) and whose outer loss adds up such terms.
+
+    Args:
+        hidden_size: D of the pooled vectors.
+        temperature: tau.
+        head: from pooled vectors to z: mlp (Linear, tanh), bn_mlp, or none.
+        multi_positive: several positives inside one logarithm, averaged over one denominator, or each with its own.
+        mask_duplicates: equal sentences are not each other's negatives.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        temperature: float = 0.05,
+        head: Literal["mlp", "bn_mlp", "none"] = "mlp",
+        multi_positive: MultiPositive = "sum",
+        mask_duplicates: bool = True,
+    ):
+        super().__init__(hidden_size)
+        if not temperature > 0:
+            raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
+        self.temperature = temperature
+        self.multi_positive = multi_positive
+        self.mask_duplicates = mask_duplicates
+        self.head = make_head(head, hidden_size)
+
+    def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
+        norms = [m for m in self.head.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+        if not (is_inner and norms):
+            return self.head(pooled)
+        # Batch statistics would make a row's loss depend on its neighbours' perturbations: the running ones serve.
+        for norm in norms:
+            norm.eval()
+        try:
+            return self.head(pooled)
+        finally:
+            for norm in norms:
+                norm.train()
+
+    def inner_loss(self, query: Tensor, keys: Keys, sentence_ids: Tensor) -> Tensor:
+        return self.contrast(query, sentence_ids, keys, reduction="sum")
+
+    def contrast(self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: str = "mean") -> Tensor:
+        """L_con(query, key_sets): row i's positives are its own row of every set, its negatives all other rows.
+
+        Args:
+            query: (B, D).
+            sentence_ids: (B,).
+            key_sets: one or more sets of M keys over the same sentences in the same order.
+            reduction: mean or sum over the B rows.
+        """
+        first = key_sets[0]
+        return info_nce(
+            query,
+            torch.stack([keys.vectors for keys in key_sets]),
+            temperature=self.temperature,
+            row_offset=first.row_offset,
+            query_ids=sentence_ids if self.mask_duplicates else None,
+            key_ids=first.sentence_ids if self.mask_duplicates else None,
+            multi_positive=self.multi_positive,
+            reduction=reduction,
+        )

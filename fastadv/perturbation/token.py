@@ -1,0 +1,107 @@
+"""The token-level perturbation eta and the table V that carries it from batch to batch (RobustSentEmbed eq. 2-4).
+
+A batch's eta starts at the rows of V of its words. After the search each word's row becomes the mean of the final eta
+over all its positions, by segment sums in a fixed order, so that the write is deterministic.
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from fastadv.data.packing import PackedBatch
+from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write, project, row_norm, token_update
+
+from .ball import Sizes
+
+
+def start_eta(eta: Tensor, batch: PackedBatch, sizes: Sizes, norm: str, active: Optional[Tensor] = None) -> Tensor:
+    """eta^0 (T, E): the table's rows, 0 at tokens that are not perturbed, each row in its ball."""
+    if active is not None:
+        eta = torch.where(active[:, None], eta, 0)
+    return project(eta, None if sizes.epsilon_token is None else sizes.epsilon_token[batch.token_sentence], norm)
+
+
+def step_eta(eta: Tensor, grad: Tensor, batch: PackedBatch, sizes: Sizes, norm: str, scaling: str) -> Tensor:
+    """u_i = eta_i + gamma * dir(g_i), eta_i <- Pi(n_i * u_i), n_i = ||u_i|| / max_j ||u_j|| (eq. 2-4)."""
+    return token_update(eta, grad, batch.cu_seqlens, sizes.gamma, sizes.epsilon_token, norm, scaling)
+
+
+class EtaTable:
+    """V (vocab, E): one row a word, float32 (float64 for a float64 encoder).
+
+    It is state, not a parameter, and no module buffer either, since a module cast to bfloat16 takes its buffers along.
+    Within an optimizer step every search reads the same V; ``accumulate`` collects what they found, ``commit`` writes
+    it once, ``discard`` forgets it.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        sigma: float,
+        dtype: torch.dtype = torch.float32,
+        norm: str = "linf",
+    ):
+        table = torch.zeros(vocab_size, embedding_size, dtype=dtype)
+        if sigma != 0:
+            table.uniform_(-1, 1).mul_(sigma / embedding_size**0.5)
+        self.table = table
+        self._norm = norm
+        self._row_norms = row_norm(table, norm)
+        self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def read(self, batch: PackedBatch) -> Tensor:
+        """(T, E): the row of each token's word, as the last committed step left it."""
+        if self.table.device != batch.input_ids.device:
+            self.table = self.table.to(batch.input_ids.device)
+            self._row_norms = self._row_norms.to(batch.input_ids.device)
+        return eta_table_read(self.table, batch.input_ids)
+
+    def accumulate(self, eta: Tensor, batch: PackedBatch, active: Optional[Tensor] = None) -> None:
+        """Adds the final ``eta`` (T, E) of one search to what ``commit`` will write."""
+        words = batch.input_ids
+        if active is not None:
+            eta, words = eta[active], words[active]
+        self._pending.append(eta_table_sums(eta, words))
+
+    def commit(self) -> None:
+        """V[w] <- mean of eta over all positions of w seen since the last commit; other rows keep every bit."""
+        if not self._pending:
+            return
+        words = torch.cat([ids for ids, _, _ in self._pending])
+        sums = torch.cat([part for _, part, _ in self._pending])
+        counts = torch.cat([count for _, _, count in self._pending])
+        self._pending.clear()
+        if len(words) == 0:
+            return
+        ids, slot = words.unique(return_inverse=True)
+        sums = torch.zeros(len(ids), sums.shape[1], dtype=sums.dtype, device=sums.device).index_add(0, slot, sums)
+        counts = torch.zeros_like(ids).index_add(0, slot, counts)
+        eta_table_write(self.table, ids, sums, counts)
+        self._row_norms[ids] = row_norm(self.table[ids], self._norm)
+
+    def discard(self) -> None:
+        """Forgets the searches since the last commit: a skipped optimizer step writes nothing."""
+        self._pending.clear()
+
+    def dead_share(self, epsilon_token: Tensor) -> Tensor:
+        """Share of V's rows whose norm is below 1 % of ``epsilon_token`` (a scalar tensor)."""
+        return (self._row_norms < 0.01 * epsilon_token).float().mean()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"eta_table": self.table}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes a saved table.
+
+        Raises:
+            ValueError: a table of another vocabulary or width.
+        """
+        saved = state["eta_table"]
+        if saved.shape != self.table.shape:
+            raise ValueError(
+                f"eta_table: saved with shape {tuple(saved.shape)}, this encoder needs {tuple(self.table.shape)}"
+            )
+        self.table.copy_(saved)
+        self._row_norms = row_norm(self.table, self._norm)

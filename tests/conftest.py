@@ -1,0 +1,145 @@
+"""Models every test can afford: random, tiny, made on the spot; and the packaged MiniLM where it is installed."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+WORDS = (
+    "the a an film movie story was is not very good bad great dull slow sharp funny sad and but with of in to it "
+    "this that actor scene plot ending music camera wonderful terrible love hate never always almost every one"
+).split()
+
+
+def write_tiny_bert(folder, hidden_size=32, num_layers=2):
+    """A random BERT with a WordPiece tokenizer of some words and all lower-case letters, saved at ``folder``."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *WORDS,
+        *letters,
+        *[f"##{c}" for c in letters],
+        ".",
+        ",",
+        "!",
+        "?",
+    ]
+    tokens = list(dict.fromkeys(tokens))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokens),
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        intermediate_size=2 * hidden_size,
+        max_position_embeddings=64,
+        # Wider than the usual 0.02, so that vectors of different sentences differ by much more than rounding.
+        initializer_range=0.2,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_bert_dir(tmp_path_factory):
+    return write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert")
+
+
+@pytest.fixture
+def tiny_encoder(tiny_bert_dir):
+    """A factory of fresh encoders: ``tiny_encoder(dtype=torch.float64, pooling="mean", dropout=0.0, ...)``."""
+
+    def make(dtype=torch.float64, **options):
+        from fastadv.encoder import Encoder
+
+        return Encoder.from_pretrained(str(tiny_bert_dir), dtype=dtype, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def minilm_dir():
+    """The folder of the packaged MiniLM. The `demo` extra belongs to the test set-up, so its absence is a failure."""
+    from fastadv.data.demo import resolve_model
+
+    return resolve_model("demo:minilm")
+
+
+@pytest.fixture
+def sentences():
+    return [
+        "the film was not very good .",
+        "a wonderful story !",
+        "it is dull",
+        "the actor was great , but the plot was slow and the ending was almost terrible .",
+        "never",
+        "love this camera and this music .",
+        "the film was not very good .",
+    ]
+
+
+class Recorded:
+    """A Step, the perturbations its searches found, and the gradients of one forward and backward."""
+
+    def __init__(self, step):
+        self.step = step
+        self.found = []
+        search = step._search
+
+        def record(*arguments):
+            self.found.append(search(*arguments))
+            return self.found[-1]
+
+        step._search = record
+
+    def run(self, batch):
+        """The loss of ``batch`` and the gradient of every parameter by name."""
+        self.step.zero_grad(set_to_none=True)
+        loss = self.step(batch)
+        loss.backward()
+        return loss.detach(), {n: p.grad.clone() for n, p in self.step.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture
+def make_step(tiny_encoder):
+    """A factory of recorded steps: RobustSentEmbed on the tiny encoder in float64 without dropout, unless told otherwise."""
+
+    def make(
+        objective="robustsentembed",
+        objective_options=None,
+        dropout=0.0,
+        dtype=torch.float64,
+        pooling="cls",
+        **perturbation,
+    ):
+        from fastadv.config import PerturbationConfig
+        from fastadv.engine.step import Step
+        from fastadv.objectives import resolve_objective
+
+        encoder = tiny_encoder(dtype=dtype, dropout=dropout, pooling=pooling)
+        torch.manual_seed(1)
+        built = resolve_objective(objective)(encoder.hidden_size, **(objective_options or {})).to(dtype)
+        relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
+        settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
+        return Recorded(Step(encoder, built, PerturbationConfig(**settings)).train())
+
+    return make
