@@ -1,0 +1,142 @@
+"""Drives the real `Step` on the toy encoder and hands back what it found, in the transcription's terms.
+
+Random numbers are torch's own: the uniform start of delta is recorded where it is drawn, dropout masks where
+the toy encoder draws them, and the transcription takes both as given.
+"""
+
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from fastadv.config import PerturbationConfig
+from fastadv.data.packing import PackedBatch
+from fastadv.engine.step import Step
+from fastadv.objectives import resolve_objective
+from fastadv.perturbation import Adversary
+
+from .toy_encoder import Masks
+from .toy_encoder_torch import ToyEncoder
+from .transcription import Found, StepResult, Views
+
+OBJECTIVE_OPTIONS = ("temperature", "multi_positive", "mask_duplicates")
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """One step of the torch side, with the random numbers it used and its parameters' gradients."""
+
+    result: StepResult
+    uniform: list
+    views: Views
+    parameter_grads: dict
+
+
+class TorchRun:
+    """A `Step` with its state over several batches."""
+
+    def __init__(
+        self, options, parameters, reuse="exact", has_dropout=True, objective="robustsentembed", seed=0
+    ):
+        torch.manual_seed(seed)
+        chosen = {name: getattr(options, name) for name in OBJECTIVE_OPTIONS}
+        if objective == "robustsentembed":
+            chosen["weight_adversarial"] = options.weight_adversarial
+        head = "mlp" if "head_weight" in parameters else "none"
+        hidden_size = ToyEncoder.hidden_size
+        self.objective = resolve_objective(objective)(hidden_size, head=head, **chosen).double()
+        if head == "mlp":
+            linear = self.objective.head[0]
+            linear.load_state_dict(
+                {
+                    "weight": torch.tensor(parameters["head_weight"]),
+                    "bias": torch.tensor(parameters["head_bias"]),
+                }
+            )
+        names = [name for name in vars(options) if name in PerturbationConfig.__dataclass_fields__]
+        config = PerturbationConfig(reuse=reuse, **{name: getattr(options, name) for name in names})
+        self.encoder = ToyEncoder(parameters, has_dropout)
+        self.module = Step(self.encoder, self.objective, config).train()
+
+    @property
+    def table(self):
+        if self.module.eta_table is None:
+            return np.zeros((ToyEncoder.vocab_size, ToyEncoder.embedding_size))
+        return self.module.eta_table.table.numpy().copy()
+
+    def named_parameters(self):
+        """The module's parameters under the transcription's names."""
+        named = dict(self.encoder.named_parameters())
+        head = dict(self.objective.head.named_parameters())
+        if head:
+            named.update(head_weight=head["0.weight"], head_bias=head["0.bias"])
+        return named
+
+    def descend(self, learning_rate):
+        with torch.no_grad():
+            for parameter in self.named_parameters().values():
+                parameter -= learning_rate * parameter.grad
+
+    def step(self, sentences, is_committed=True):
+        """Forward, backward and, where ``is_committed``, table write on a batch; parameters stay."""
+        batch = PackedBatch.from_token_lists(
+            [s.tokens for s in sentences], [s.special for s in sentences], [s.identity for s in sentences]
+        )
+        found, draws, inner_losses = [], [], []
+
+        def recorded_search(adversary, *args, **kwargs):
+            found.append(search(adversary, *args, **kwargs))
+            return found[-1]
+
+        def recorded_uniform(tensor, *args, **kwargs):
+            drawn = uniform(tensor, *args, **kwargs)
+            draws.append(drawn.clone())
+            return drawn
+
+        def recorded_inner_loss(*args, **kwargs):
+            inner_losses.append(inner_loss(*args, **kwargs))
+            return inner_losses[-1]
+
+        search, uniform, inner_loss = Adversary.search, torch.Tensor.uniform_, self.objective.inner_loss
+        self.encoder.drawn.clear()
+        self.module.zero_grad()
+        with (
+            patch.object(Adversary, "search", recorded_search),
+            patch.object(torch.Tensor, "uniform_", recorded_uniform),
+            patch.object(self.objective, "inner_loss", recorded_inner_loss),
+        ):
+            loss = self.module(batch)
+        loss.backward()
+        if is_committed:
+            self.module.commit()
+        grads = {
+            name: p.grad.numpy().copy() for name, p in self.named_parameters().items() if p.grad is not None
+        }
+
+        def split(packed):
+            if packed is None:
+                packed = torch.zeros(batch.num_tokens, ToyEncoder.embedding_size)
+            return [part.numpy().copy() for part in packed.detach().split(batch.lengths.tolist())]
+
+        if found:
+            (perturbation,) = found
+            parts = (perturbation.delta_pgd, perturbation.delta_fgsm, perturbation.delta, perturbation.eta)
+            first_inner_loss = float(inner_losses[0].detach()) if inner_losses else None
+            outcome = Found(*map(split, parts), first_inner_loss)
+        else:
+            outcome = None
+        if not draws:
+            draws.append(None)
+        (draw,) = draws
+        return TorchStep(
+            StepResult(outcome, self.table, float(loss.detach())), split(draw), self._views(split), grads
+        )
+
+    def _views(self, split):
+        """Masks in the step's order: embed, encode for z; embed, encode for z+; ...; encode for z_adv."""
+        drawn = self.encoder.drawn
+        if not drawn:
+            return Views()
+        clean, positive = Masks(split(drawn[0]), split(drawn[1])), Masks(split(drawn[2]), split(drawn[3]))
+        return Views(clean, positive, Masks(None, split(drawn[-1])))

@@ -1,0 +1,45 @@
+"""The toy encoder of `toy_encoder.py` a second time, as a torch module that the real `Step` drives."""
+
+import torch
+from torch import nn
+
+from . import toy_encoder
+
+DROPOUT = 0.25
+
+
+class ToyEncoder(nn.Module):
+    """Offers what `Step` asks of an encoder; every dropout mask it draws is kept in ``drawn``, in order."""
+
+    vocab_size = toy_encoder.VOCAB_SIZE
+    embedding_size = toy_encoder.EMBEDDING_SIZE
+    hidden_size = toy_encoder.HIDDEN_SIZE
+
+    def __init__(self, parameters, has_dropout):
+        super().__init__()
+        for name in ("word", "first", "position", "second", "mixing"):
+            self.register_parameter(name, nn.Parameter(torch.tensor(parameters[name])))
+        self.has_dropout = has_dropout
+        self.drawn = []
+
+    def _dropped(self, values, dropout):
+        if dropout is False or not self.has_dropout or not self.training:
+            return values
+        mask = (torch.rand(values.shape, dtype=values.dtype) >= DROPOUT) / (1 - DROPOUT)
+        self.drawn.append(mask)
+        return values * mask
+
+    def embed(self, batch, dropout=None):
+        return self._dropped(self.word[batch.input_ids], dropout)
+
+    def encode(self, x, batch, dropout=None):
+        lengths = batch.lengths[:, None]
+
+        def mean(values):
+            sums = values.new_zeros(batch.num_sentences, values.shape[1])
+            return sums.index_add(0, batch.token_sentence, values) / lengths
+
+        a = self._dropped(torch.tanh(x @ self.first.T + self.position[batch.position_ids]), dropout)
+        m = mean(a)[batch.token_sentence]
+        b = torch.tanh(a @ self.second.T + (a * m) @ self.mixing.T)
+        return torch.tanh(mean(b))
