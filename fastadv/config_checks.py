@@ -1,0 +1,197 @@
+"""What a value of the right type must still satisfy before anything loads.
+
+``check_config`` refuses values and combinations that cannot be meant, ``check_encoder`` what the named
+encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
+"""
+
+import logging
+import math
+from typing import Any
+
+from fastadv.config import Config
+from fastadv.config_values import show
+from fastadv.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def _at_least(low):
+    return (lambda value: value >= low), f"a whole number of at least {low}"
+
+
+_COUNT_FROM_0, _COUNT_FROM_1 = _at_least(0), _at_least(1)
+_NOT_NEGATIVE = (lambda value: value >= 0), "a number of at least 0"
+_POSITIVE = (lambda value: value > 0), "a number above 0"
+_SHARE = (lambda value: 0 <= value <= 1), "a number in [0, 1]"
+_SHARE_BELOW_1 = (lambda value: 0 <= value < 1), "a number from 0 to below 1"
+_SEED = (lambda value: 0 <= value < 2**32), "a whole number from 0 to 4294967295"
+_NAMED = (lambda value: bool(value.strip())), "text that is not empty"
+
+RULES = {
+    "encoder.model": _NAMED,
+    "encoder.max_length": (
+        (lambda value: value >= 3),
+        "a whole number of at least 3 (two special tokens and a word)",
+    ),
+    "encoder.dropout": _SHARE_BELOW_1,
+    "data.train": _NAMED,
+    "data.field": _NAMED,
+    "data.split": _NAMED,
+    "data.cache_dir": _NAMED,
+    "data.max_sentences": _at_least(2),
+    "data.bucket_batches": _COUNT_FROM_0,
+    "data.num_workers": _COUNT_FROM_0,
+    "objective": _NAMED,
+    "perturbation.num_steps": _COUNT_FROM_0,
+    "perturbation.num_pgd_steps": _COUNT_FROM_0,
+    "perturbation.num_fgsm_steps": _COUNT_FROM_0,
+    "perturbation.alpha": _NOT_NEGATIVE,
+    "perturbation.beta": _NOT_NEGATIVE,
+    "perturbation.gamma": _NOT_NEGATIVE,
+    "perturbation.rho": _SHARE,
+    "perturbation.epsilon": _NOT_NEGATIVE,
+    "perturbation.epsilon_token": (
+        (lambda value: value == "equal" or value >= 0),
+        "a number of at least 0, or equal (the sentence's epsilon)",
+    ),
+    "perturbation.epsilon_relative": _NOT_NEGATIVE,
+    "perturbation.sigma": _NOT_NEGATIVE,
+    "perturbation.max_nonfinite_steps": _COUNT_FROM_1,
+    "optimizer.lr": _NOT_NEGATIVE,
+    "optimizer.weight_decay": _NOT_NEGATIVE,
+    "optimizer.beta1": _SHARE_BELOW_1,
+    "optimizer.beta2": _SHARE_BELOW_1,
+    "optimizer.eps": _POSITIVE,
+    "optimizer.warmup_ratio": _SHARE,
+    "optimizer.max_grad_norm": _POSITIVE,
+    "train.output_dir": _NAMED,
+    "train.batch_size": (
+        (lambda value: value >= 2),
+        "a whole number of at least 2 (a lone sentence has no negatives)",
+    ),
+    "train.num_epochs": _COUNT_FROM_1,
+    "train.max_steps": _COUNT_FROM_1,
+    "train.seed": _SEED,
+    "train.log_every": _COUNT_FROM_1,
+    "train.eval_every": _COUNT_FROM_1,
+    "train.save_every": _COUNT_FROM_1,
+    "engine.num_threads": _COUNT_FROM_1,
+    "dev.data": ((lambda value: bool(value.strip())), "none, a folder or a file"),
+    "evaluation.num_sentences": _at_least(2),
+    "evaluation.radii": (
+        (lambda value: bool(value) and min(value) >= 0 and len(set(value)) == len(value)),
+        "a list of one or more different numbers of at least 0",
+    ),
+    "evaluation.num_steps": _COUNT_FROM_1,
+    "evaluation.num_probe_sentences": _at_least(2),
+    "evaluation.held_out": _NAMED,
+    "evaluation.seed": _SEED,
+}
+"""dotted key -> (whether a value of its type is allowed, that in words); null is the type's business"""
+
+OPTION_RULES = {"temperature": _POSITIVE, "weight": _NOT_NEGATIVE}
+"""the same for objectives' options of these names, or that begin with one of them and an underscore"""
+
+
+def check_config(config: Config) -> None:
+    """Refuses a value outside its range, and values that contradict each other.
+
+    Raises:
+        UserError: one line with the key, its value and what is allowed.
+    """
+    for key, (is_allowed, allowed) in RULES.items():
+        value = _read(config, key)
+        if value is not None and not is_allowed(value):
+            raise UserError(f"{key} = {show(value)}: expected {allowed}")
+    for name, value in config.objective_options.items():
+        rule = next(
+            (r for start, r in OPTION_RULES.items() if name == start or name.startswith(f"{start}_")), None
+        )
+        if rule is not None and type(value) in (int, float) and not rule[0](value):
+            raise UserError(f"objective_options.{name} = {show(value)}: expected {rule[1]}")
+    _check_sizes(config)
+    if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
+        raise UserError(
+            "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 with bf16"
+        )
+    if config.evaluation.enabled and config.evaluation.held_out == config.data.train:
+        raise UserError(
+            f"evaluation.held_out = {show(config.evaluation.held_out)}: "
+            "expected sentences other than those of data.train, which has the same value"
+        )
+
+
+def _read(config: Config, key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _check_sizes(config: Config) -> None:
+    sizes = config.perturbation
+    if sizes.epsilon_relative is not None:
+        if sizes.epsilon is not None:
+            raise UserError(
+                f"perturbation.epsilon = {show(sizes.epsilon)}: expected null where "
+                f"perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
+            )
+        if sizes.epsilon_token != "equal":
+            raise UserError(
+                f"perturbation.epsilon_token = {show(sizes.epsilon_token)}: expected equal where "
+                f"perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
+            )
+        return
+    if sizes.step_relative:
+        if sizes.epsilon is None:
+            raise UserError(
+                "perturbation.step_relative = true: expected false or null where both "
+                "perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
+            )
+        if sizes.use_eta and sizes.epsilon_token is None:
+            raise UserError(
+                "perturbation.step_relative = true: expected false or null where "
+                "perturbation.epsilon_token is null, for perturbation.gamma has no radius then"
+            )
+
+
+def warn(config: Config, uses_adversary: bool = True) -> None:
+    """Says once in the log what is allowed and yet seldom meant.
+
+    Args:
+        uses_adversary: whether the objective searches a perturbation at all.
+    """
+    sizes = config.perturbation
+    # An absolute step in a relative ball meets its radius only once X is there.
+    diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
+    is_perturbed = uses_adversary and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
+    if is_perturbed and sizes.alpha > diameter:
+        unit = " epsilon" if sizes.steps_are_relative else ""
+        logger.warning(
+            "perturbation.alpha = %s%s is above the ball's diameter (%s%s): PGD steps end on its surface",
+            show(sizes.alpha),
+            unit,
+            show(diameter),
+            unit,
+        )
+    if config.train.eval_every is not None and config.dev.data == "none":
+        logger.warning("train.eval_every = %d has no effect while dev.data is none", config.train.eval_every)
+
+
+def check_encoder(config: Config) -> None:
+    """Refuses an encoder that is not there, or that has fewer positions than ``encoder.max_length``.
+
+    Reads the model's configuration (in a folder, ``demo:minilm`` or the Hub's cache), never its weights.
+
+    Raises:
+        UserError: one line.
+    """
+    from fastadv.encoder.source import find_model
+
+    encoder = config.encoder
+    num_positions = find_model(encoder.model).num_positions
+    if num_positions is not None and encoder.max_length > num_positions:
+        raise UserError(
+            f"encoder.max_length = {encoder.max_length}: expected at most {num_positions}, "
+            f"the positions of {encoder.model}"
+        )

@@ -1,0 +1,129 @@
+"""YAML as people mean it: ``off`` is a word, ``1e-5`` a number, a key given twice a mistake.
+
+PyYAML follows YAML 1.1, where ``off``, ``no`` and ``on`` are booleans, ``1e-5`` is text, ``1:30`` is ninety
+and ``012`` is ten. Here plain scalars follow YAML 1.2: null, true, false, decimal numbers, and everything
+else is text. What is written is quoted wherever either version would read something else: any YAML library
+reads it alike.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+from fastadv.errors import UserError
+
+_WORDS = {
+    "null": (re.compile(r"(?:null|Null|NULL|~|)$"), ["n", "N", "~", ""]),
+    "bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    "int": (re.compile(r"[-+]?[0-9]+$"), list("-+0123456789")),
+    "float": (
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?$"
+            r"|[-+]?[0-9]+[eE][-+]?[0-9]+$"
+            r"|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+        ),
+        list("-+.0123456789"),
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    # A copy, so that PyYAML's own tables stay as they are for everybody else in the process.
+    yaml_implicit_resolvers = {
+        key: list(rules) for key, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+    def ignore_aliases(self, data):
+        return True
+
+    def represent_text(self, data):
+        # PyYAML writes some line ends and controls bare, and reads them back as something else.
+        style = None if data.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    def represent_list(self, data):
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_representer(list, _Dumper.represent_list)
+_Dumper.add_representer(tuple, _Dumper.represent_list)
+
+for _kind, (_pattern, _starts) in _WORDS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _starts)
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _starts)
+
+
+def read_yaml(text: str, name: str) -> Any:
+    """The one document in ``text``; None where there is none.
+
+    Args:
+        text: YAML.
+        name: what a mistake is blamed on, such as the file's path.
+
+    Raises:
+        UserError: not YAML, several documents, a key given twice, a tag (``!!set``), or an endless value.
+    """
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        return None if node is None else _value(node, ())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        raise UserError(f"{name}{where}: not valid YAML: {' '.join(str(problem).split())}") from None
+    except RecursionError:
+        raise UserError(f"{name}: not valid YAML: nested too deep") from None
+
+
+def _value(node: yaml.Node, parents: tuple) -> Any:
+    if node in parents:
+        raise _problem("a value holds itself", node)
+    kind = node.tag.rpartition(":")[2]
+    if kind == "map" and isinstance(node, yaml.MappingNode):
+        mapping: dict = {}
+        lines = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _problem("a key must be one word", key_node)
+            key = _value(key_node, parents)
+            if key in lines:
+                raise _problem(f"the key {key!r} is given twice, first in line {lines[key]}", key_node)
+            lines[key] = key_node.start_mark.line + 1
+            mapping[key] = _value(value_node, (*parents, node))
+        return mapping
+    if kind == "seq" and isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*parents, node)) for item in node.value]
+    if kind == "str" and isinstance(node, yaml.ScalarNode):
+        return node.value
+    # A tag written out, as in `!!int x`, need not fit its value.
+    if kind not in _WORDS or not isinstance(node, yaml.ScalarNode) or not _WORDS[kind][0].match(node.value):
+        raise _problem(f"the tag {node.tag} has no use here", node)
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return node.value.lower() == "true"
+    try:
+        return int(node.value) if kind == "int" else _float(node.value)
+    except ValueError:
+        raise _problem("a number of too many digits", node) from None
+
+
+def _float(word: str) -> float:
+    return float(word.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _problem(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def write_yaml(data: dict) -> str:
+    """``data`` in its own order, a line a key, lists in brackets; ``read_yaml`` gives it back equal."""
+    return yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**31
+    )
