@@ -121,7 +121,7 @@ class Recorded:
 
 @pytest.fixture
 def make_step(tiny_encoder):
-    """A factory of recorded steps: RobustSentEmbed on the tiny encoder in float64 without dropout, unless told otherwise."""
+    """A factory of recorded steps; by default RobustSentEmbed on the tiny encoder in float64 without dropout."""
 
     def make(
         objective="robustsentembed",

@@ -96,6 +96,8 @@ def resolve_objective(name: str) -> type[Objective]:
     try:
         found = getattr(import_module(module_name), class_name, None)
     except Exception as error:  # whatever the user's module raises while it is imported
+        if name in SHIPPED:
+            raise
         raise UserError(
             f"objective: {name!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
         ) from error

@@ -1,4 +1,4 @@
-"""RobustSentEmbed (Rafiei Asl et al. 2024): the view found by the worst small perturbation, as a positive and as an anchor.
+"""RobustSentEmbed (Rafiei Asl et al. 2024): the view at the worst small perturbation, as a positive and as an anchor.
 
 | paper | here |
 |---|---|

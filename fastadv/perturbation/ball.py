@@ -115,6 +115,6 @@ def check_resolution(
     if share > 0.5:
         raise UserError(
             f"perturbation.epsilon: a radius of {sizes.epsilon.mean().item():.3g} ({config.norm}) is below "
-            f"the resolution of {str(dtype).removeprefix('torch.')} at {share:.0%} of the embeddings' entries; take a larger radius "
-            f"(epsilon_relative 0.1 is a tenth of their size) or engine.precision fp32"
+            f"the resolution of {str(dtype).removeprefix('torch.')} at {share:.0%} of the embeddings' entries; "
+            "take a larger radius (epsilon_relative 0.1 is a tenth of their size) or engine.precision fp32"
         )
