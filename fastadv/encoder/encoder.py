@@ -1,0 +1,313 @@
+"""The text encoder f of the papers: a Hugging Face model, its tokenizer and a pooling."""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastadv.data.packing import PackedBatch
+from fastadv.data.text import sentence_id
+from fastadv.encoder.attention import padding_of
+from fastadv.encoder.generic import GenericModel
+from fastadv.encoder.packed import PackedModel, why_not_packed
+from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
+from fastadv.encoder.positions import first_position, num_positions
+from fastadv.encoder.source import find_model, load_tokenizer, load_weights
+from fastadv.errors import UserError
+
+logger = logging.getLogger("fastadv")
+
+PATHS = ("auto", "packed", "generic")
+PERTURB_AT = ("embedding", "word")
+
+# Taken where neither the tokenizer nor the positions set a limit.
+_DEFAULT_MAX_LENGTH = 512
+
+# Texts tokenised and sorted together by encode_texts: enough for even batches, few enough to hold.
+_BATCHES_SORTED_TOGETHER = 64
+
+
+class Encoder(nn.Module):
+    """Texts to vectors in two halves: ``embed`` (ids to X (T, E)) and ``encode`` (X to h (B, D)).
+
+    ``hf`` is the Hugging Face model itself and holds every parameter. The packed path runs it on packed
+    tokens (``packed.py``), the generic path padded, through a hook (``generic.py``); which one was taken is
+    logged once, here.
+
+    Args:
+        hf_model: an encoder of transformers, without its pooler where it can be left out.
+        tokenizer: its tokenizer.
+        pooling: ``cls``, ``mean`` (special tokens included) or ``first_last``.
+        max_length: tokens a text is cut to, special ones included. None: what tokenizer and positions allow.
+        dropout: probability of every dropout in the model, attention included. None: as configured.
+        path: ``packed``, ``generic``, or ``auto``, which is packed where that can run the model.
+        perturb_at: what X is: ``embedding``, the embedding layer's output, or ``word``, the word embeddings.
+
+    Raises:
+        UserError: a value that is not allowed, or a path that cannot run this model.
+    """
+
+    def __init__(
+        self,
+        hf_model: nn.Module,
+        tokenizer,
+        pooling: str = "cls",
+        max_length: Optional[int] = None,
+        dropout: Optional[float] = None,
+        path: str = "auto",
+        perturb_at: str = "embedding",
+    ):
+        super().__init__()
+        _check_choice("pooling", pooling, POOLINGS)
+        _check_choice("path", path, PATHS)
+        _check_choice("perturb_at", perturb_at, PERTURB_AT)
+        if dropout is not None:
+            set_dropout(hf_model, dropout)
+        self.hf = hf_model
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.perturb_at = perturb_at
+        self.max_length = _length_limit(hf_model.config, tokenizer, max_length)
+        self._model = _choose_path(hf_model, path, perturb_at)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        pooling: Optional[str] = None,
+        max_length: Optional[int] = None,
+        dropout: Optional[float] = None,
+        path: str = "auto",
+        perturb_at: str = "embedding",
+        dtype: torch.dtype = torch.float32,
+    ) -> "Encoder":
+        """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
+
+        Args:
+            pooling: None takes what the model's sentence-transformers files say, else ``cls``.
+            max_length: None likewise, else what tokenizer and positions allow.
+
+        Raises:
+            UserError: no such model, pickled or missing weights, or a value that is not allowed.
+        """
+        source = find_model(model)
+        source.check_max_length(max_length)
+        return cls(
+            load_weights(source, dtype),
+            load_tokenizer(source),
+            pooling=(source.pooling or "cls") if pooling is None else pooling,
+            max_length=source.saved_max_length if max_length is None else max_length,
+            dropout=dropout,
+            path=path,
+            perturb_at=perturb_at,
+        )
+
+    @property
+    def path(self) -> str:
+        """``packed`` or ``generic``."""
+        return self._model.name
+
+    @property
+    def hidden_size(self) -> int:
+        """D, the size of a vector."""
+        return self.hf.config.hidden_size
+
+    @property
+    def embedding_size(self) -> int:
+        """E, the size of a row of X; D but for factorised embeddings (ALBERT, ELECTRA)."""
+        return self.hf.get_input_embeddings().embedding_dim
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the word embedding."""
+        return self.hf.get_input_embeddings().num_embeddings
+
+    @property
+    def position_offset(self) -> int:
+        """The position id of a sentence's first token: 0, or the padding id + 1 in RoBERTa and its kin."""
+        return first_position(self.hf.config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.hf.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The compute type."""
+        return self.hf.dtype
+
+    def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
+        """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
+        encoded = self.tokenizer(
+            list(texts),
+            truncation=True,
+            max_length=self.max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            return_special_tokens_mask=True,
+        )
+        special_lists = [[flag == 1 for flag in flags] for flags in encoded["special_tokens_mask"]]
+        return encoded["input_ids"], special_lists
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for tokenizers that cut every text alike."""
+        if self.tokenizer.is_fast:
+            state = json.loads(self.tokenizer.backend_tokenizer.to_str())
+            # Set by the last call, not by the tokenizer.
+            state["truncation"] = state["padding"] = None
+        else:
+            state = [
+                type(self.tokenizer).__name__,
+                sorted(self.tokenizer.get_vocab().items()),
+                self.tokenizer.init_kwargs,
+            ]
+        return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
+
+    def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
+        """Tokenises texts into one batch on the model's device. Texts cut to the same tokens share an id."""
+        token_lists, special_lists = self.tokenize(texts)
+        return self._pack_tokens(token_lists, special_lists, labels)
+
+    def _pack_tokens(self, token_lists, special_lists, labels=None) -> PackedBatch:
+        batch = PackedBatch.from_token_lists(
+            token_lists,
+            special_lists,
+            sentence_ids=[sentence_id(tokens) for tokens in token_lists],
+            labels=labels,
+            position_offset=self.position_offset,
+        )
+        return batch.to(self.device)
+
+    def embed(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
+        """X (T, E). ``dropout``: None follows ``self.training``; True or False decides."""
+        return self._model.embed(batch, self.training if dropout is None else dropout)
+
+    def encode(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
+        """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, here."""
+        first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")
+        if self.pooling == "cls":
+            return last
+        return self.pool(first, last, batch)
+
+    def token_states(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
+        """The last hidden states (T, D) of X (T, E)."""
+        return self._first_and_last(x, batch, dropout)[1]
+
+    def pool(self, first: Tensor, last: Tensor, batch: PackedBatch) -> Tensor:
+        """h (B, D) of the last hidden states (T, D); first_last reads the embedding output (T, D) too."""
+        padding = padding_of(batch)
+        if self.pooling == "cls":
+            return cls_pool(last, padding)
+        if self.pooling == "mean":
+            return mean_pool(last, batch.lengths, padding)
+        return first_last_pool(first, last, batch.lengths, padding)
+
+    def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
+        is_on = self.training if dropout is None else dropout
+        return self._model.first_and_last(x.to(self.dtype), batch, is_on, first_tokens_only)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """h (B, D) of a clean pass."""
+        return self.encode(self.embed(batch), batch)
+
+    @torch.no_grad()
+    def encode_texts(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 64,
+        progress: bool = False,
+        on_batch: Optional[Callable[[int], None]] = None,
+    ) -> np.ndarray:
+        """Vectors (num_texts, D) in float32, in the order of the texts, without dropout.
+
+        Args:
+            progress: show a bar.
+            on_batch: called after each batch with its number of texts.
+        """
+        from tqdm import tqdm
+
+        vectors = np.empty((len(texts), self.hidden_size), dtype=np.float32)
+        chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
+        with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
+            for start in range(0, len(texts), chunk_size):
+                token_lists, special_lists = self.tokenize(texts[start : start + chunk_size])
+                order = sorted(range(len(token_lists)), key=lambda i: len(token_lists[i]), reverse=True)
+                for at in range(0, len(order), batch_size):
+                    rows = order[at : at + batch_size]
+                    tokens, special = [token_lists[i] for i in rows], [special_lists[i] for i in rows]
+                    batch = self._pack_tokens(tokens, special)
+                    pooled = self.encode(self.embed(batch, dropout=False), batch, dropout=False)
+                    vectors[[start + i for i in rows]] = pooled.float().cpu().numpy()
+                    bar.update(len(rows))
+                    if on_batch is not None:
+                        on_batch(len(rows))
+        return vectors
+
+    def save_pretrained(
+        self, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
+    ) -> Path:
+        """Writes an export that AutoModel and SentenceTransformer open; see ``export.py``.
+
+        Args:
+            card: README.md; None writes a short one.
+            state_dict: weights of ``hf`` to write in place of its own, where an engine keeps finer ones.
+        """
+        from fastadv.encoder.export import export_encoder
+
+        return export_encoder(self, folder, card, state_dict)
+
+
+def set_dropout(hf_model: nn.Module, probability: float) -> None:
+    """Sets every dropout probability of a model, in its modules and in the configuration saved with it."""
+    if not 0 <= probability < 1:
+        raise UserError(f"dropout {probability} is not a probability in [0, 1)")
+    for module in hf_model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        for name, value in vars(module).items():
+            # Attention kept as a function holds its probability as a plain number.
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, probability)
+    for name, value in vars(hf_model.config).items():
+        # A classifier's own probability is no part of the encoder.
+        if "dropout" in name and "classif" not in name and isinstance(value, float):
+            setattr(hf_model.config, name, probability)
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name} {value!r} is not one of {', '.join(allowed)}")
+
+
+def _length_limit(config, tokenizer, max_length: Optional[int]) -> int:
+    positions = num_positions(config)
+    if max_length is None:
+        # transformers writes "no limit" as a huge number.
+        stated = tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None
+        limits = [limit for limit in (stated, positions) if limit is not None]
+        return min(limits, default=_DEFAULT_MAX_LENGTH)
+    if positions is not None and max_length > positions:
+        raise UserError(f"max_length {max_length} is above the {positions} positions of the encoder")
+    num_special = tokenizer.num_special_tokens_to_add()
+    if max_length <= num_special:
+        raise UserError(f"max_length {max_length} leaves no room beside the tokenizer's {num_special} special tokens")
+    return max_length
+
+
+def _choose_path(hf_model: nn.Module, path: str, perturb_at: str):
+    reason = why_not_packed(hf_model.config)
+    if path == "packed" and reason is not None:
+        raise UserError(f"path 'packed' cannot run this model: {reason}; 'generic' can")
+    if path == "generic" or reason is not None:
+        why = "as asked" if path == "generic" else reason
+        logger.info("%s runs padded through the generic path (%s)", type(hf_model).__name__, why)
+        return GenericModel(hf_model, perturb_at)
+    logger.info("%s runs on packed tokens", type(hf_model).__name__)
+    return PackedModel(hf_model, perturb_at)

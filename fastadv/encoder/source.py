@@ -1,0 +1,226 @@
+"""Where a model comes from: what its files say about it before any weight is read, then its weights."""
+
+import inspect
+import json
+import logging
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import torch
+from torch import nn
+
+from fastadv.encoder.pooling import POOLINGS
+from fastadv.encoder.positions import num_positions
+from fastadv.errors import UserError
+
+logger = logging.getLogger("fastadv")
+
+# Left out when a sentence-transformers model is opened: cosine does not see a vector's length.
+_HARMLESS_MODULES = {"Transformer", "Pooling", "Normalize", "WeightedLayerPooling"}
+
+# How the older of sentence-transformers' files name a pooling; the newer have one field pooling_mode.
+_POOLING_OF_FLAG = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model found, not yet loaded."""
+
+    name: str
+    """what the user called it"""
+    location: str
+    """a folder, or a name in the Hugging Face cache or on the Hub"""
+    config: object
+    """its transformers configuration"""
+    pooling: Optional[str]
+    """what the model's own sentence-transformers files say, or None"""
+    saved_max_length: Optional[int]
+    """likewise"""
+    num_positions: Optional[int]
+    """tokens its position table can tell apart; None: no such limit"""
+
+    def check_max_length(self, max_length: Optional[int]) -> None:
+        """UserError where the encoder has fewer positions than ``max_length``."""
+        if max_length is not None and self.num_positions is not None and max_length > self.num_positions:
+            raise UserError(
+                f"max_length {max_length} is above the {self.num_positions} positions of encoder {self.name}"
+            )
+
+
+def find_model(model: str) -> ModelSource:
+    """Finds a model by folder, Hub name (in the local cache where HF_HUB_OFFLINE is set) or ``demo:minilm``.
+
+    Raises:
+        UserError: no such model, one that needs its own code run, or one that is not an encoder.
+    """
+    from transformers import AutoConfig
+
+    location = _locate(model)
+    try:
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+    except Exception as error:
+        raise UserError(
+            f"model {model!r} cannot be opened: {_why_not_found(error, os.path.isdir(location))}"
+        ) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(f"model {model!r} is an encoder-decoder ({config.model_type}), expected an encoder alone")
+    saved = _read_json(location, "sentence_bert_config.json") or {}
+    return ModelSource(
+        name=model,
+        location=location,
+        config=config,
+        pooling=_saved_pooling(model, location),
+        saved_max_length=saved.get("max_seq_length"),
+        num_positions=num_positions(config),
+    )
+
+
+def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
+    """The model itself, without a pooler where it can be left out.
+
+    Raises:
+        UserError: weights that are pickled, cannot be read, or lack a part of the model.
+    """
+    from transformers import AutoModel
+
+    _check_safetensors(source)
+    options = {}
+    model_class = AutoModel._model_mapping.get(type(source.config), None)
+    # Some types (Funnel) map to several classes.
+    if inspect.isclass(model_class):
+        if "add_pooling_layer" in inspect.signature(model_class.__init__).parameters:
+            options["add_pooling_layer"] = False
+    try:
+        # What transformers would print about unused and missing weights is judged below.
+        with _quiet_transformers():
+            hf_model, info = AutoModel.from_pretrained(
+                source.location,
+                config=source.config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+    except Exception as error:
+        raise UserError(f"model {source.name!r} cannot be loaded: {_one_line(error)}") from error
+    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise UserError(
+            f"model {source.name!r} lacks {len(missing)} weights of {type(hf_model).__name__}: {missing[0]}"
+        )
+    return hf_model
+
+
+def load_tokenizer(source: ModelSource):
+    """The model's tokenizer. UserError where it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source.location, trust_remote_code=False)
+    except Exception as error:
+        raise UserError(f"model {source.name!r} has no tokenizer that opens: {_one_line(error)}") from error
+
+
+@contextmanager
+def _quiet_transformers():
+    from transformers.utils import logging as transformers_logging
+
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def _check_safetensors(source: ModelSource) -> None:
+    """UserError where a model folder holds pickled weights only: opening a pickle runs whatever is in it."""
+    folder = Path(source.location)
+    if not folder.is_dir() or any(folder.glob("model*.safetensors*")):
+        return
+    pickled = sorted(path.name for path in folder.glob("*.bin"))
+    if pickled:
+        raise UserError(
+            f"model {source.name!r} has pickled weights only ({pickled[0]}), which are not opened; where you "
+            "trust them, convert once: AutoModel.from_pretrained(old).save_pretrained(new), and the same "
+            "with AutoTokenizer"
+        )
+    raise UserError(f"model {source.name!r} has no weights: no model.safetensors in {folder}")
+
+
+def _locate(model: str) -> str:
+    if model.startswith("demo:"):
+        from fastadv.data.demo import resolve_model
+
+        return str(resolve_model(model))
+    expanded = os.path.expanduser(model)
+    if os.path.isdir(expanded):
+        if not os.path.isfile(os.path.join(expanded, "config.json")):
+            raise UserError(f"model folder {model!r} has no config.json")
+        return expanded
+    # A Hub name is "name" or "owner/name"; anything else was meant as a path.
+    if os.path.exists(expanded) or model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
+        raise UserError(f"model folder {model!r} does not exist; give a folder, a Hub name or demo:minilm")
+    return model
+
+
+def _why_not_found(error: Exception, is_folder: bool) -> str:
+    offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", "")
+    if is_folder or not isinstance(error, OSError):
+        return _one_line(error)
+    if offline:
+        return "neither a folder here nor in the local Hugging Face cache (HF_HUB_OFFLINE is set)"
+    return "neither a folder here nor on the Hub, or the Hub cannot be reached"
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    if "trust_remote_code" in str(error) or "custom code" in str(error):
+        return "it brings code of its own, which is never run"
+    return lines[0] if lines else type(error).__name__
+
+
+def _read_json(location: str, filename: str):
+    from transformers.utils import cached_file
+
+    path = cached_file(
+        location,
+        filename,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def _saved_pooling(model: str, location: str) -> Optional[str]:
+    """The pooling in sentence-transformers' files; None without them or where it is not one of ours."""
+    modules = _read_json(location, "modules.json") or []
+    kinds = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in modules}
+    unknown = sorted(set(kinds) - _HARMLESS_MODULES)
+    if unknown:
+        logger.warning("model %s: its sentence-transformers module %s is left out", model, ", ".join(unknown))
+    if "Pooling" not in kinds:
+        return None
+    config = _read_json(location, f"{kinds['Pooling']}/config.json") or {}
+    mode = config.get("pooling_mode")
+    if mode is None:
+        modes = [key for key, is_on in config.items() if key.startswith("pooling_mode_") and is_on]
+        mode = _POOLING_OF_FLAG.get(modes[0]) if len(modes) == 1 else None
+    if "WeightedLayerPooling" in kinds:
+        is_ours = mode == "mean" and _averages_first_and_last(location, kinds["WeightedLayerPooling"])
+        mode = "first_last" if is_ours else None
+    return mode if mode in POOLINGS else None
+
+
+def _averages_first_and_last(location: str, path: str) -> bool:
+    """Whether a WeightedLayerPooling module is the one our export writes for first_last."""
+    from safetensors.torch import load_file
+    from transformers.utils import cached_file
+
+    weights = load_file(cached_file(location, f"{path}/model.safetensors"))["layer_weights"].tolist()
+    return weights == [1.0] + [0.0] * (len(weights) - 2) + [1.0]

@@ -1,0 +1,85 @@
+"""Random models of several families, and Hugging Face's own padded pass to compare with."""
+
+import pytest
+import torch
+
+# [MASK], which no text gives: a padding id other than 0 moves RoBERTa's first position.
+PAD_ID = 4
+
+FAMILIES = {
+    # transformers' class: its names for width, layers, heads, feed-forward size, positions
+    "Bert": {},
+    "Roberta": {},
+    "XLMRoberta": {},
+    "Camembert": {},
+    "Data2VecText": {},
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+    "MPNet": {},
+    "Albert": {"embedding_size": 16},
+    "Electra": {"embedding_size": 16},
+    "Deberta": {"pos_att_type": ["c2p", "p2c"], "relative_attention": True, "position_biased_input": False},
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+def make_model(family: str, vocab_size: int, dtype=torch.float64, **options):
+    import transformers
+
+    own = FAMILIES[family]
+    sizes = {} if family in ("DistilBert", "GPT2") else SIZES
+    settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **sizes, **own, **options}
+    config = getattr(transformers, f"{family}Config")(vocab_size=vocab_size, pad_token_id=PAD_ID, **settings)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}Model")(config)
+    # Zero biases and unit LayerNorms would hide one taken for another.
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return model.to(dtype)
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_bert_dir):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_bert_dir)
+
+
+@pytest.fixture
+def family_encoder(tiny_tokenizer):
+    """A factory: ``family_encoder("Roberta", pooling="mean", dtype=..., config={...})``."""
+    from fastadv.encoder import Encoder
+
+    def make(family, dtype=torch.float64, config=None, **options):
+        model = make_model(family, len(tiny_tokenizer), dtype, **(config or {}))
+        return Encoder(model, tiny_tokenizer, **options).eval()
+
+    return make
+
+
+def pad_batch(batch):
+    """input_ids and attention_mask (B, L) of a PackedBatch, by a loop of its own."""
+    rows = [batch.input_ids[a:b] for a, b in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True)]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return ids, mask
+
+
+@pytest.fixture
+def padded_reference():
+    """A function (hf, batch, pooling, **inputs) -> (B, D) that pads, runs the model whole, and pools."""
+
+    def run(hf, batch, pooling, **inputs):
+        ids, mask = pad_batch(batch)
+        if "inputs_embeds" not in inputs:
+            inputs["input_ids"] = ids
+        output = hf(**inputs, attention_mask=mask, output_hidden_states=True)
+        states = output.last_hidden_state
+        if pooling == "cls":
+            return states[:, 0]
+        if pooling == "first_last":
+            states = (output.hidden_states[0] + states) / 2
+        weights = mask[..., None].to(states.dtype)
+        return (states * weights).sum(1) / weights.sum(1)
+
+    return run
