@@ -1,0 +1,93 @@
+"""From a config to the parts of a run, in the order they need each other: encoder, data, step."""
+
+from functools import partial
+from typing import Iterator, Optional
+
+import torch
+
+from fastadv.config import Config
+from fastadv.data.batching import BatchOrder, make_loader
+from fastadv.data.packing import PackedBatch
+from fastadv.data.text import TokenizedText, collate
+from fastadv.engine.step import Step
+from fastadv.errors import UserError
+
+
+class TrainingData:
+    """Tokenised sentences and the order they come in.
+
+    Args:
+        encoder: gives the tokenizer, ``max_length`` and ``position_offset``.
+        progress: show a bar while text is tokenised for the first time.
+    """
+
+    def __init__(self, config: Config, encoder, progress: bool):
+        data, train = config.data, config.train
+        self.text = TokenizedText.build(
+            data.train,
+            encoder.tokenize,
+            encoder.tokenizer_fingerprint,
+            encoder.max_length,
+            data.field,
+            data.split,
+            data.cache_dir,
+            data.max_sentences,
+            progress,
+        )
+        self.order = BatchOrder(self.text.lengths, train.batch_size, train.seed, data.bucket_batches)
+        self.total_steps = train.max_steps or train.num_epochs * self.order.batches_per_epoch
+        self._num_workers = data.num_workers
+        self._collate = partial(collate, position_offset=encoder.position_offset)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal sentences cut by equal tokenizers to equal lengths."""
+        return self.text.path.stem
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
+        """What is left of an epoch after its first ``start_batch`` batches."""
+        return make_loader(self.text, self.order, epoch, start_batch, self._num_workers, self._collate)
+
+    def first_batch(self) -> PackedBatch:
+        """The batch the run starts with, without starting loader processes."""
+        return next(make_loader(self.text, self.order, 0, 0, 0, self._collate))
+
+
+def build_encoder(config: Config):
+    """The encoder as its checkpoint holds it, in float32."""
+    from fastadv.encoder import Encoder
+
+    encoder = config.encoder
+    return Encoder.from_pretrained(
+        encoder.model,
+        pooling=encoder.pooling,
+        max_length=encoder.max_length,
+        dropout=encoder.dropout,
+        path=encoder.path,
+        perturb_at=config.perturbation.perturb_at,
+    )
+
+
+def build_step(config: Config, encoder) -> Step:
+    """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before."""
+    from fastadv.objectives.base import resolve_objective
+
+    objective_class = resolve_objective(config.objective)
+    torch.manual_seed(config.train.seed)
+    try:
+        objective = objective_class(encoder.hidden_size, **config.objective_options)
+    except TypeError as error:
+        raise UserError(f"objective_options: {config.objective} does not take them ({error})") from error
+    return Step(encoder, objective, config.perturbation)
+
+
+def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
+    """Refuses a ball too small for the compute type to hold (METHODS 1); one clean embedding of one batch."""
+    from fastadv.perturbation import check_resolution as check
+
+    if not step.objective.uses_adversary:
+        return
+    with torch.no_grad():
+        x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
+    dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
+    check(x, batch.to(x.device), config.perturbation, dtype)

@@ -1,0 +1,33 @@
+"""What a run tells your code, and when."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastadv.engine.loop import Trainer
+
+
+class Callback:
+    """Base class of callbacks; override what you need, every method does nothing by default.
+
+    ``Trainer(config, callbacks=[mine])`` calls them in the order given, on the first rank only, and between steps: what
+    a callback sees is the state after the step it is told of. It may call ``trainer.request_stop()``, which ends the
+    run after this step with a checkpoint; an exception it raises ends the run at once. It must not draw from torch's
+    global generator, or a resumed run would differ from an uninterrupted one.
+    """
+
+    def on_step(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
+        """After each optimizer step and each skipped one.
+
+        Args:
+            trainer: ``trainer.encoder`` and ``trainer.config`` are there to read.
+            step: optimizer steps tried so far, from 1.
+            metrics: what the step's line in metrics.jsonl holds (loss, lr, grad_norm, inner_gain, ...), averaged over
+                the steps since the last such line; empty on steps without one (``train.log_every``).
+        """
+
+    def on_eval(self, trainer: "Trainer", step: int, scores: dict[str, float]) -> None:
+        """After each evaluation on the dev data: ``scores["dev"]`` is the one by which weights are kept."""
+
+    def on_save(self, trainer: "Trainer", step: int, folder: Path) -> None:
+        """After each checkpoint, whole in ``folder`` (``checkpoints/step-<step>``) by now."""

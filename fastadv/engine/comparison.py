@@ -1,0 +1,60 @@
+"""The measurements before and after training, around the loop."""
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from fastadv.config import EvaluationConfig
+from fastadv.engine.run_folder import write_results
+from fastadv.engine.zero import is_first_rank
+
+
+class Comparison:
+    """Measures the encoder before and after training; does nothing where ``evaluation.enabled`` is false.
+
+    The first measurement is kept in the run folder, under a name made of the evaluation's settings: a resumed run takes
+    it from there, and one with other settings measures anew (the weights are still those before training then).
+    """
+
+    def __init__(self, config: EvaluationConfig, run_folder: Path, data_field: str):
+        self._config, self._run_folder, self._data_field = config, run_folder, data_field
+        settings = json.dumps(asdict(config), sort_keys=True)
+        self._before_file = run_folder / f"before-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"
+
+    def measure_before(self, encoder) -> None:
+        """Measures the untrained ``encoder``, unless an earlier part of this run has."""
+        if not self._config.enabled:
+            return
+        from fastadv.evaluation.before_after import load_measurement, measure, save_measurement
+        from fastadv.evaluation.held_out import load_held_out
+
+        self._held_out = load_held_out(self._config, encoder, self._data_field)
+        if self._before_file.exists():
+            self._before = load_measurement(self._before_file)
+            return
+        self._before = measure(encoder, self._config, self._held_out, progress=is_first_rank() and sys.stderr.isatty())
+        if is_first_rank():
+            save_measurement(self._before, self._before_file)
+
+    def measure_after(self, encoder) -> str:
+        """Measures the trained ``encoder``, writes results.json, prints the table, and returns it as Markdown."""
+        if not self._config.enabled:
+            return ""
+        from fastadv.evaluation.before_after import compare, measure
+        from fastadv.evaluation.results_table import markdown_table, text_table
+
+        after = measure(encoder, self._config, self._held_out, progress=is_first_rank() and sys.stderr.isatty())
+        if not is_first_rank():
+            return ""
+        results = compare(self._before, after, self._config)
+        write_results(self._run_folder, results)
+        print(text_table(results), flush=True)
+        return markdown_table(results)
+
+    def write_report(self) -> None:
+        """report.html of the run folder, which holds curves even where nothing was measured."""
+        from fastadv.evaluation.report import write_report
+
+        write_report(self._run_folder)

@@ -1,0 +1,319 @@
+"""The training loop: from a config to a run folder."""
+
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from fastadv.config import Config, to_yaml
+from fastadv.config_checks import check_config, check_encoder
+from fastadv.engine import zero
+from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution
+from fastadv.engine.callbacks import Callback
+from fastadv.engine.checkpoint import (
+    Position,
+    RunIdentity,
+    checkpoint_folders,
+    load_checkpoint,
+    read_state,
+    require_same_config,
+    save_checkpoint,
+)
+from fastadv.engine.comparison import Comparison
+from fastadv.engine.metrics import MetricsLog, Progress, StepMeans
+from fastadv.engine.run_folder import begin_run, claim_run_folder, export_model, model_card
+from fastadv.engine.selection import BestWeights, dev_score
+from fastadv.perturbation import NonFiniteGradient
+
+
+class TooManySkips(RuntimeError):
+    """``max_nonfinite_steps`` steps in a row were skipped for a non-finite inner gradient."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after a whole step and its checkpoint. ``signal_number`` says which."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class Trainer:
+    """Trains, measures and exports one encoder.
+
+    ``Trainer(load_config("configs/quickstart.yaml")).fit()`` does what ``fastadv train`` does. A run folder that holds
+    a checkpoint of the same run is gone on from, bit for bit.
+
+    Args:
+        config: the whole run.
+        callbacks: told of steps, dev scores and checkpoints (`Callback`).
+        encoder: trained in place of the one ``config.encoder`` names; it is changed, and holds the exported weights
+            after ``fit``.
+
+    Attributes:
+        config, encoder: as used.
+        position: where the run stands (step, epoch, batch, best score).
+        total_steps: of the whole run, known once ``fit`` has read the data.
+    """
+
+    def __init__(self, config: Config, callbacks: Sequence[Callback] = (), encoder=None):
+        self.config = config
+        self.callbacks = list(callbacks)
+        self.encoder = encoder
+        self.run_folder = Path(config.train.output_dir).expanduser()
+        self.position = Position()
+        self.total_steps: Optional[int] = None
+        self._stop_asked = False
+        self._signal: Optional[int] = None
+        self._engine = self._progress = self._log = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every step of the run is done."""
+        return self.total_steps is not None and self.position.step >= self.total_steps
+
+    def request_stop(self) -> None:
+        """Ends the run after the current step, with a checkpoint to go on from and without an export."""
+        self._stop_asked = True
+
+    def fit(self) -> Path:
+        """Runs to the end, from the start or from the newest checkpoint.
+
+        Returns:
+            the run folder.
+
+        Raises:
+            UserError: a mistake in the config or in what it names.
+            NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
+            KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
+        """
+        self._stop_asked, self._signal = False, None
+        check_config(self.config)
+        if self.encoder is None:
+            check_encoder(self.config)
+        if self.config.engine.num_threads is not None:
+            torch.set_num_threads(self.config.engine.num_threads)
+        checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)
+        if checkpoint is not None:
+            require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(self.config))
+        self._device = zero.init_distributed()
+        self._dev_score = dev_score(self.config.dev.data)
+        self._build()
+        self._config_text = to_yaml(self.config)
+        if zero.is_first_rank():
+            begin_run(self.run_folder, self._config_text, is_resumed=checkpoint is not None)
+        self._comparison = Comparison(self.config.evaluation, self.run_folder, self.config.data.field)
+        with _generator_untouched():
+            self._comparison.measure_before(self.encoder)
+        self._engine = zero.initialise(self._step, self.config, self.total_steps)
+        try:
+            self._start(checkpoint)
+            with self._signals_end_steps():
+                self._train()
+            weights = zero.full_precision_weights(self.encoder)
+        finally:
+            self._close()
+        if self.is_finished:
+            self._finish(weights)
+        return self.run_folder
+
+    def _build(self) -> None:
+        from fastadv_kernels import set_backend
+
+        set_backend(self.config.engine.kernels)
+        if self.encoder is None:
+            self.encoder = build_encoder(self.config)
+        self.encoder.to(self._device)
+        self._data = TrainingData(self.config, self.encoder, progress=zero.is_first_rank() and sys.stderr.isatty())
+        self.total_steps = self._data.total_steps
+        self._step = build_step(self.config, self.encoder)
+        check_resolution(self.config, self._step, self._data.first_batch())
+
+    def _start(self, checkpoint: Optional[Path]) -> None:
+        """Sets generators and position: those of ``checkpoint``, or the seed's."""
+        self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
+        self._best = BestWeights(self.run_folder)
+        remarks: list[str] = []
+        self.position = Position()
+        if checkpoint is None:
+            # One stream of dropout masks a rank.
+            torch.manual_seed(self.config.train.seed + self._engine.global_rank)
+        else:
+            self.position, extra_state, remarks = load_checkpoint(checkpoint, self._engine, self._identity)
+            self._step.load_extra_state_dict(extra_state)
+        is_first = zero.is_first_rank()
+        self._progress = Progress(self.total_steps, self.position.step, is_shown=is_first)
+        self._log = MetricsLog(self.run_folder, self.position.step + 1) if is_first else None
+        self._means = StepMeans()
+        num_sentences = len(self._data.text)
+        self._progress.say(f"{self.total_steps} steps of {self.config.train.batch_size} of {num_sentences:,} sentences")
+        for remark in [*remarks, *([f"going on from {checkpoint}"] if checkpoint else [])]:
+            self._progress.say(remark)
+
+    def _train(self) -> None:
+        saved_at = self.position.step if checkpoint_folders(self.run_folder) else -1
+        self._engine.train()
+        while not self.is_finished:
+            for batch in self._data.batches(self.position.epoch, self.position.batch):
+                self._one_step(batch.to(self._device))
+                self._evaluate_if_due()
+                if self._is_save_due():
+                    self._save()
+                    saved_at = self.position.step
+                if self._stop_asked or self.is_finished:
+                    break
+            else:
+                self.position.epoch, self.position.batch = self.position.epoch + 1, 0
+            if self._stop_asked:
+                break
+        if saved_at != self.position.step:
+            self._save()
+        if self._signal is not None:
+            step, newest = self.position.step, checkpoint_folders(self.run_folder)[-1]
+            raise Interrupted(
+                f"stopped after step {step} of {self.total_steps}; the same command goes on from {newest}", self._signal
+            )
+
+    def _one_step(self, batch) -> None:
+        """One batch: forward, backward, optimizer, eta table, and what is told of it."""
+        position, step_module = self.position, self._step
+        step = position.step + 1
+        learning_rate = self._engine.get_lr()[0]
+        try:
+            loss = self._engine(batch)
+        except NonFiniteGradient as error:
+            # The search knows rows and inner steps; only the loop knows which step of the run this is.
+            error.args = (f"step {step}: {error}",)
+            raise
+        if step_module.is_skipped:
+            step_module.discard()
+            position.num_skipped += 1
+            position.num_skipped_in_a_row += 1
+            self._means.add({"num_nonfinite_sentences": step_module.metrics["num_nonfinite_sentences"]})
+        else:
+            loss_value, grad_norm = zero.update(self._engine, loss, self.config.optimizer.max_grad_norm, step)
+            step_module.commit()
+            position.num_skipped_in_a_row = 0
+            self._means.add({**step_module.metrics, "loss": loss_value, "grad_norm": grad_norm})
+        position.step, position.batch = step, position.batch + 1
+        self._tell(batch.num_sentences, learning_rate)
+        if position.num_skipped_in_a_row >= self.config.perturbation.max_nonfinite_steps:
+            raise TooManySkips(
+                f"step {step}: the inner gradient was not finite in {position.num_skipped_in_a_row} steps in a row "
+                "(perturbation.max_nonfinite_steps)"
+            )
+
+    def _tell(self, num_sentences: int, learning_rate: float) -> None:
+        position, metrics = self.position, {}
+        if position.step % self.config.train.log_every == 0 or self.is_finished:
+            metrics = {**self._means.take(), "lr": learning_rate}
+            metrics.update(epoch=position.epoch, num_skipped=position.num_skipped)
+        self._progress.advance(num_sentences, metrics)
+        if metrics and self._log is not None:
+            metrics["sentences_per_s"] = self._progress.sentences_per_s
+            self._log.write(position.step, metrics)
+        self._call("on_step", position.step, metrics)
+
+    def _evaluate_if_due(self) -> None:
+        position, every = self.position, self.config.train.eval_every
+        is_due = self.is_finished or (every is not None and position.step % every == 0)
+        if self._dev_score is None or not is_due:
+            return
+        with _generator_untouched():
+            score = float(self._dev_score(self.encoder))
+        is_best = position.best_score is None or score > position.best_score
+        if is_best:
+            position.best_score, position.best_step = score, position.step
+        if zero.is_first_rank():
+            if is_best:
+                self._best.save(position.step, zero.full_precision_weights(self.encoder))
+                self._forget_old_weights()
+            self._log.write(position.step, {"dev/score": score, "dev/best": position.best_score})
+        self._progress.say(f"step {position.step}: dev {score:.2f}" + (", the best so far" if is_best else ""))
+        self._call("on_eval", position.step, {"dev": score})
+
+    def _is_save_due(self) -> bool:
+        every = self.config.train.save_every
+        return every is not None and self.position.step % every == 0
+
+    def _save(self) -> None:
+        folder = save_checkpoint(
+            self.run_folder, self._engine, self._step.extra_state_dict(), self.position, self._identity
+        )
+        if zero.is_first_rank():
+            self._forget_old_weights()
+        self._call("on_save", self.position.step, folder)
+
+    def _forget_old_weights(self) -> None:
+        """Keeps the best weights so far, and those a checkpoint on disk needs as the best of its own past."""
+        needed = {read_state(folder)[0].best_step for folder in checkpoint_folders(self.run_folder)}
+        self._best.keep_only({self.position.best_step, *needed})
+
+    def _close(self) -> None:
+        """Closes what even a failed run must not leave open: the bar, the log, DeepSpeed's hooks on the parameters."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._log is not None:
+            self._log.close()
+        self._engine.destroy()
+        self._engine = self._progress = self._log = None
+
+    def _finish(self, weights: dict[str, Tensor]) -> None:
+        """The chosen weights (``weights`` are the last) in float32, measured and exported."""
+        position, scores = self.position, {}
+        if position.best_step is not None:
+            weights = self._best.load(position.best_step)
+            scores = {f"dev ({self.config.dev.data}), step {position.best_step}": position.best_score}
+        self.encoder.float()
+        self.encoder.load_state_dict(weights)
+        self.encoder.eval()
+        with _generator_untouched():
+            table = self._comparison.measure_after(self.encoder)
+        if not zero.is_first_rank():
+            return
+        num_sentences = len(self._data.text)
+        card = model_card(self.config, self._config_text, num_sentences, position.step, scores, table)
+        export_model(self.run_folder, lambda folder: self.encoder.save_pretrained(folder, card))
+        self._comparison.write_report()
+
+    def _call(self, name: str, *arguments) -> None:
+        if zero.is_first_rank():
+            for callback in self.callbacks:
+                getattr(callback, name)(self, *arguments)
+
+    @contextmanager
+    def _signals_end_steps(self):
+        """Ctrl-C and SIGTERM let the step end and a checkpoint be written; a second Ctrl-C ends the run at once.
+
+        A second SIGTERM does not: DeepSpeed's launcher, told of the same Ctrl-C, sends one after it.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number, frame):
+            if number == self._signal == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stop_asked, self._signal = True, self._signal or number
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None: a handler that was not set from Python, and cannot be set again from here.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _generator_untouched():
+    """What is measured on the way must not change the run: torch's generators end where they began."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        yield

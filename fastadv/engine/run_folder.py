@@ -1,0 +1,163 @@
+"""The run folder: whose it is, and what a finished run leaves in it.
+
+    config.yaml      the full resolved config
+    metrics.jsonl    one line a logged step, one a dev score
+    tensorboard/     the same numbers as events
+    checkpoints/     step-<n>/, and best-step-<n>.safetensors where dev scores choose the weights
+    model/           the exported encoder and its card
+    before-*.npz     the measurement before training, where evaluation.enabled, for a resumed run
+    results.json     both measurements compared
+    report.html      all of it with curves (attack.png among them)
+
+config.yaml and metrics.jsonl together mark a folder as a run's.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import fastadv
+from fastadv.config import Config
+from fastadv.engine.checkpoint import newest_checkpoint
+from fastadv.errors import UserError
+from fastadv.objectives.base import resolve_objective
+
+
+def find_checkpoint(folder: Path, resume: str) -> Optional[Path]:
+    """The checkpoint that a run into ``folder`` goes on from, or None for a run from the start. Writes nothing.
+
+    Raises:
+        UserError: the folder is somebody else's, or holds a checkpoint although ``resume`` is never.
+    """
+    try:
+        is_empty = not folder.exists() or not any(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"train.output_dir: {folder} cannot be a run folder ({error.strerror})") from error
+    if is_empty:
+        return None
+    if not ((folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file()):
+        raise UserError(f"train.output_dir: {folder} is not empty and no run folder; name a new or an empty folder")
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is not None and resume == "never":
+        raise UserError(
+            f"train.output_dir: {folder} holds {checkpoint.name} and train.resume is never; "
+            "name another folder, or resume with auto"
+        )
+    return checkpoint
+
+
+def claim_run_folder(folder: Path, resume: str) -> Optional[Path]:
+    """Like `find_checkpoint`, and makes the folder where it is not there yet."""
+    checkpoint = find_checkpoint(folder, resume)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"train.output_dir: {folder} cannot be made ({error.strerror})") from error
+    return checkpoint
+
+
+def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
+    """Writes config.yaml, and clears what an earlier run without a usable checkpoint left behind."""
+    if not is_resumed:
+        for name in ("checkpoints", "tensorboard", "model"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        for pattern in ("metrics.jsonl", "results.json", "report.html", "attack.png", "before-*.npz"):
+            for path in folder.glob(pattern):
+                path.unlink()
+    # First, since these two files are what marks a run folder.
+    (folder / "metrics.jsonl").touch()
+    write_text(folder / "config.yaml", config_text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces ``path`` at once, so that a reader sees the old text or the new."""
+    aside = path.with_name(path.name + ".partial")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
+def write_results(folder: Path, results: dict[str, Any]) -> None:
+    write_text(folder / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def export_model(folder: Path, save: Callable[[Path], Any]) -> Path:
+    """Fills ``model/`` by ``save(folder)``, beside the old one until it is whole."""
+    model, aside = folder / "model", folder / "model.partial"
+    shutil.rmtree(aside, ignore_errors=True)
+    save(aside)
+    shutil.rmtree(model, ignore_errors=True)
+    aside.rename(model)
+    return model
+
+
+def model_card(
+    config: Config, config_text: str, num_sentences: int, num_steps: int, scores: dict[str, float], table: str
+) -> str:
+    """Markdown of what the model was trained on, how, by which code, and what was measured.
+
+    Args:
+        scores: dev scores by name, may be empty.
+        table: the table before and after training in Markdown, or "".
+    """
+    train, encoder = config.train, config.encoder
+    measured = [f"* {name}: {value:.2f}" for name, value in scores.items()]
+    if table:
+        measured += ["", "Before and after training, on sentences that neither trained nor chose a setting:", "", table]
+    return "\n".join(
+        [
+            "---",
+            "library_name: sentence-transformers",
+            "pipeline_tag: sentence-similarity",
+            "---",
+            f"# {config.encoder.model} trained with {config.objective}",
+            "",
+            f"A sentence encoder started from `{encoder.model}`, "
+            f"trained by fastadv {fastadv.__version__} ({code_version()}).",
+            "",
+            "## Training",
+            f"* data: `{config.data.train}`, {num_sentences:,} sentences, cut to {encoder.max_length} tokens",
+            f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} sentences, "
+            f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
+            f"* pooling: {encoder.pooling}; vectors are compared by cosine similarity",
+            f"* adversary: {describe_adversary(config)}",
+            "",
+            "## Measured",
+            *(measured or ["Nothing was measured in this run."]),
+            "",
+            "## Full configuration",
+            "```yaml",
+            config_text.rstrip(),
+            "```",
+            "",
+        ]
+    )
+
+
+def describe_adversary(config: Config) -> str:
+    """The search of the objective's adversary in a few words, or "none"."""
+    if not resolve_objective(config.objective).uses_adversary:
+        return "none"
+    perturbation = config.perturbation
+    return f"{perturbation.norm} ball, {perturbation.num_inner_steps} inner steps, reuse {perturbation.reuse}"
+
+
+def code_version() -> str:
+    """``commit <hash>``, ``+ changes`` for a dirty tree; ``no commit known`` outside a repository of this code."""
+    root = Path(fastadv.__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> Optional[str]:
+        try:
+            done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed copy may lie inside somebody's repository; its commit says nothing of this code.
+    if git("ls-files", "--error-unmatch", "fastadv/__init__.py") is None:
+        return "no commit known"
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    if not commit:
+        return "no commit known"
+    return f"commit {commit}" + (" + changes" if changes else "")

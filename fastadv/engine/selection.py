@@ -1,0 +1,68 @@
+"""Which weights a run keeps: the last, or those with the best score on dev data."""
+
+from pathlib import Path
+from typing import Callable, Optional
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fastadv.errors import UserError
+
+DevScore = Callable[[object], float]
+"""encoder → a score, higher is better"""
+
+
+def dev_score(data: str) -> Optional[DevScore]:
+    """The score ``dev.data`` asks for: None for "none", STS-B dev for a folder, Spearman's correlation for a file.
+
+    The data are read here once, so that a mistake in them ends the run before it trains.
+
+    Raises:
+        UserError: no such file or folder, or one that is not in its layout.
+    """
+    if data == "none":
+        return None
+    from fastadv.evaluation.scored_pairs import read_scored_pairs, read_sts_benchmark
+    from fastadv.evaluation.sts import scored_pairs_spearman, sts_dev
+
+    path = Path(data).expanduser()
+    if path.is_dir():
+        read_sts_benchmark(path, "dev")
+        return lambda encoder: sts_dev(encoder, path)
+    if path.is_file():
+        read_scored_pairs(path)
+        return lambda encoder: scored_pairs_spearman(encoder, path)
+    allowed = "none, a folder in SentEval layout, or a .csv, .tsv or .jsonl of scored pairs"
+    raise UserError(f"dev.data: {data} is not there; give {allowed}")
+
+
+class BestWeights:
+    """The best weights so far, kept as ``checkpoints/best-step-<n>.safetensors``.
+
+    The step stands in the name, so that a run resumed from before the best score does not find weights of its future
+    under the name of its past.
+    """
+
+    def __init__(self, run_folder: Path):
+        self._folder = run_folder / "checkpoints"
+
+    def save(self, step: int, weights: dict[str, Tensor]) -> None:
+        """Keeps ``weights`` beside those kept before."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(step)
+        aside = path.with_suffix(".partial")
+        save_file(weights, aside)
+        aside.replace(path)
+
+    def load(self, step: int) -> dict[str, Tensor]:
+        return load_file(self._path(step))
+
+    def keep_only(self, steps: set[Optional[int]]) -> None:
+        """Removes the weights of all other steps."""
+        kept = {self._path(step) for step in steps if step is not None}
+        for path in self._folder.glob("best-step-*.safetensors"):
+            if path not in kept:
+                path.unlink()
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"best-step-{step}.safetensors"

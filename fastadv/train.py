@@ -1,0 +1,117 @@
+"""Trains an encoder: ``deepspeed fastadv/train.py --config F [--key value ...]``.
+
+``torchrun fastadv/train.py``, ``python fastadv/train.py`` and ``fastadv train`` do the same. A mistake in what was
+given ends the run with one line on stderr and status 2; training that ran into a NaN, with one line and status 1.
+"""
+
+import importlib.util
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+if __package__ in (None, ""):
+    # Run as a file: Python put fastadv/ first on sys.path, where its modules would pass for top-level ones.
+    _package = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != _package]
+    sys.path.insert(0, str(_package.parent))
+    # An installed fastadv_kernels brings its compiled ops; the bare sources serve only where there is none.
+    if importlib.util.find_spec("fastadv_kernels") is None:
+        sys.path.insert(1, str(_package.parent / "kernels"))
+
+from fastadv.errors import UserError
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Runs one training and returns the exit status.
+
+    Args:
+        argv: the arguments after the program's name; by default those of this process.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if "-h" in argv or "--help" in argv:
+        from fastadv.cli import main as command_line
+
+        return command_line(["train", *argv])
+    try:
+        return _run(argv)
+    except UserError as error:
+        return _end(str(error), 2)
+    except KeyboardInterrupt as error:
+        return _end(str(error) or "interrupted", 128 + getattr(error, "signal_number", 2))
+    except RuntimeError as error:
+        if not _is_numerical(error):
+            raise
+        return _end(str(error), 1)
+
+
+def _run(argv: list[str]) -> int:
+    from fastadv.config import load_config, to_yaml
+    from fastadv.config_checks import check_encoder
+    from fastadv.config_parser import split_overrides
+
+    given = split_overrides(argv, flags=("dry_run", "print_config"))
+    # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
+    settings = {key: value for key, value in given if key in ("config", "dry_run", "print_config", "local_rank")}
+    overrides = [f"--{key}={value}" for key, value in given if key not in settings]
+    _send_log_to_terminal()
+    config = load_config(settings.get("config"), overrides)
+    if "print_config" in settings:
+        print(to_yaml(config), end="")
+        return 0
+    check_encoder(config)
+    if "dry_run" in settings:
+        from fastadv.engine.plan import describe_plan
+
+        print(describe_plan(config))
+        return 0
+    from fastadv.engine.loop import Trainer
+    from fastadv.engine.zero import is_first_rank, shutdown
+
+    is_done = False
+    try:
+        folder = Trainer(config).fit()
+        is_done = True
+    finally:
+        shutdown(wait=is_done)
+    if is_first_rank():
+        print(f"run folder: {folder} (report.html, model/)")
+    return 0
+
+
+def _is_numerical(error: RuntimeError) -> bool:
+    """Whether training ended by a NaN or an infinity, which is explained by its message alone."""
+    from fastadv.engine.loop import TooManySkips
+    from fastadv.engine.zero import NonFiniteUpdate
+    from fastadv.perturbation import NonFiniteGradient
+
+    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips))
+
+
+def _end(message: str, status: int) -> int:
+    """One line on stderr, by the first rank alone."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"fastadv: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _send_log_to_terminal() -> None:
+    """What the library says of a run: remarks to stdout, warnings to stderr, by the first rank alone."""
+    if int(os.environ.get("RANK", "0")) != 0:
+        return
+    log = logging.getLogger("fastadv")
+    if log.handlers:
+        return
+    remarks, warnings = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    remarks.addFilter(lambda record: record.levelno < logging.WARNING)
+    warnings.setLevel(logging.WARNING)
+    for handler in (remarks, warnings):
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
