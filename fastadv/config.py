@@ -184,13 +184,13 @@ class EvaluationConfig:
 
     enabled: bool = False
     """measure before and after, at the end of the run"""
-    num_sentences: int = 512
+    num_sentences: int = 256
     """held-out sentences attacked and retrieved"""
-    radii: List[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    radii: List[float] = field(default_factory=lambda: [0.1, 0.2, 0.4])
     """linf radii as multiples of RMS(X)"""
     num_steps: int = 8
     """sign steps of the attack"""
-    num_probe_sentences: int = 512
+    num_probe_sentences: int = 256
     """labelled sentences on which the sentiment probe is tested"""
     held_out: str = "demo:imdb-test"
     """sentences that neither trained nor chose a setting"""

@@ -77,13 +77,16 @@ RULES = {
     "train.save_every": _COUNT_FROM_1,
     "engine.num_threads": _COUNT_FROM_1,
     "dev.data": ((lambda value: bool(value.strip())), "none, a folder or a file"),
-    "evaluation.num_sentences": _at_least(2),
+    "evaluation.num_sentences": _at_least(16),
     "evaluation.radii": (
         (lambda value: bool(value) and min(value) >= 0 and len(set(value)) == len(value)),
         "a list of one or more different numbers of at least 0",
     ),
     "evaluation.num_steps": _COUNT_FROM_1,
-    "evaluation.num_probe_sentences": _at_least(2),
+    "evaluation.num_probe_sentences": (
+        (lambda value: value == 0 or value >= 16),
+        "a whole number of at least 16, or 0 for no probe",
+    ),
     "evaluation.held_out": _NAMED,
     "evaluation.seed": _SEED,
 }

@@ -1,0 +1,117 @@
+"""What a run folder says about its run: read for the report, whatever of it is there.
+
+A run may be going on, may have been killed in the middle of a line, or may have logged fields this version does not
+know: what cannot be read is left out, never an error.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import yaml
+
+FILES = (
+    ("config.yaml", "the full configuration of the run"),
+    ("metrics.jsonl", "one JSON object a logged step"),
+    ("tensorboard", "the same numbers as TensorBoard events"),
+    ("checkpoints", "states to resume from, and the best weights where dev scores choose them"),
+    ("model", "the exported encoder: opens in AutoModel and SentenceTransformer"),
+    ("before-*.npz", "the measurement before training, one value a sentence, for a resumed run"),
+    ("results.json", "the table before → after as numbers"),
+    ("attack.png", "the attack curves as a picture"),
+)
+"""name or pattern in the run folder, what it is"""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything the report shows."""
+
+    name: str
+    config_text: str
+    config: Dict[str, Any]
+    """empty where config.yaml is absent or unreadable"""
+    series: Dict[str, Tuple[List[float], List[float]]]
+    """metric -> steps, values"""
+    results: Optional[dict]
+    """the table before → after, None where it was not made"""
+
+
+def read_run(folder: Path) -> RunRecord:
+    text = _text(folder / "config.yaml")
+    return RunRecord(
+        name=folder.resolve().name,
+        config_text=text,
+        config=_config(text),
+        series=read_series(folder / "metrics.jsonl"),
+        results=_results(folder / "results.json"),
+    )
+
+
+def list_files(folder: Path) -> List[Tuple[str, str, int]]:
+    """Name, what it is, and bytes of the files and folders a run leaves, those that exist."""
+    return [(path.name, what, _size(path)) for name, what in FILES for path in sorted(folder.glob(name))]
+
+
+def read_series(path: Path) -> Dict[str, Tuple[List[float], List[float]]]:
+    """Finite numbers by metric in the order of the file; a nested object gives ``outer/inner``.
+
+    A step that occurs twice (a run resumed from before it) counts with its last line.
+    """
+    by_metric: Dict[str, Dict[float, float]] = {}
+    for line in _text(path).split("\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        step = row.get("step") if isinstance(row, dict) else None
+        if not _is_number(step):
+            continue
+        for name, value in _flat(row):
+            if _is_number(value) and name != "step":
+                by_metric.setdefault(name, {})[step] = value
+    ordered = {name: sorted(points.items()) for name, points in by_metric.items()}
+    return {name: ([step for step, _ in points], [value for _, value in points]) for name, points in ordered.items()}
+
+
+def _flat(row: dict, prefix: str = ""):
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _config(text: str) -> Dict[str, Any]:
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _results(path: Path) -> Optional[dict]:
+    try:
+        results = json.loads(_text(path))
+    except ValueError:
+        return None
+    return results if isinstance(results, dict) and results.get("rows") else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())

@@ -1,0 +1,170 @@
+"""report.html: self-contained, escaped, and written whatever the run folder lacks."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fastadv.config import EvaluationConfig
+from fastadv.evaluation.before_after import compare
+from fastadv.evaluation.charts import running_mean
+from fastadv.evaluation.report import write_report
+from fastadv.evaluation.run_record import read_series
+
+VOID = {"meta", "br", "path", "use", "rect"}
+
+
+class Page(HTMLParser):
+    """Tags, ids, text; and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.ids, self.links, self.texts = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "srcset", "action"):
+                self.links.append(value)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def results_of_a_run():
+    rng = np.random.default_rng(0)
+    names = ("retrieval@{}", "centred_cosine@{}", "cosine@{}", "noise_retrieval@{}")
+    arrays = {name.format(radius): rng.random(20) for name in names for radius in (0.1, 0.2)}
+    for radius in (0.1, 0.2):
+        arrays[f"noise_retrieval@{radius}"] = np.ones(20)
+    before = {**arrays, "alignment": rng.random(20), "vectors": rng.normal(size=(20, 4))}
+    before |= {"probe@0": np.ones(18), "probe@0.025": np.ones(18), "probe@0.05": np.zeros(18)}
+    after = {name: values if name.startswith("noise") else values * 0.9 for name, values in before.items()}
+    after["vectors"] = before["vectors"] + 1
+    return compare(before, after, EvaluationConfig(radii=[0.1, 0.2], num_sentences=20))
+
+
+def write_run(folder, with_results=True):
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("objective: <b>mine</b>\nencoder: {model: 'a & b'}\n")
+    rows = [{"step": s, "loss": 1 / s, "inner_gain": 0.1, "lr": 1e-5, "sentences_per_s": 60.0} for s in range(1, 40)]
+    rows.append({"step": 40, "dev/score": 81.5})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "lo')
+    (folder / "model").mkdir()
+    (folder / "model" / "model.safetensors").write_bytes(b"0" * 2_500_000)
+    if with_results:
+        (folder / "results.json").write_text(json.dumps(results_of_a_run()))
+    return folder
+
+
+def read_page(folder):
+    text = write_report(folder).read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def test_a_whole_run(tmp_path):
+    text, page = read_page(write_run(tmp_path / "my <run>"))
+    assert page.tags.count("svg") == 2 + 5  # two attack curves; loss, gain, rate, speed, dev score
+    shown = " ".join(page.texts)
+    for expected in (
+        "my <run>",
+        "<b>mine</b>",
+        "a & b",
+        "40 training steps",
+        "retrieval@1",
+        "sentiment probe",
+        "2.5 MB",
+    ):
+        assert expected in shown
+    assert (tmp_path / "my <run>" / "attack.png").read_bytes().startswith(b"\x89PNG")
+    assert "attack.png" in shown
+    assert not list((tmp_path / "my <run>").glob("*.partial"))
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path):
+    text, page = read_page(write_run(tmp_path / "run"))
+    assert all(link.startswith("#") for link in page.links)
+    assert not re.search(r"@import|url\((?!#)|<script|<link|<img|<iframe", text)
+    # Namespaces are names, not addresses to fetch.
+    assert not re.findall(r'https?://(?!www\.w3\.org/)[^"\s]+', text)
+    assert "default-src 'none'" in text
+
+
+def test_ids_are_unique_and_every_reference_is_met(tmp_path):
+    text, page = read_page(write_run(tmp_path / "run"))
+    assert len(page.ids) == len(set(page.ids))
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    assert used and used <= set(page.ids)
+
+
+def test_charts_follow_the_theme(tmp_path):
+    text, _ = read_page(write_run(tmp_path / "run"))
+    drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", drawings))
+    assert not colours and "var(--after)" in drawings and "var(--ink)" in drawings
+    assert "prefers-color-scheme: dark" in text and "@media print" in text
+
+
+def test_equal_runs_give_equal_pages(tmp_path):
+    first, second = write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run")
+    assert write_report(first).read_bytes() == write_report(second).read_bytes()
+    assert (first / "attack.png").read_bytes() == (second / "attack.png").read_bytes()
+
+
+def test_a_run_that_was_not_measured(tmp_path):
+    text, page = read_page(write_run(tmp_path / "run", with_results=False))
+    assert page.tags.count("svg") == 5 and "table" not in page.tags
+    assert not (tmp_path / "run" / "attack.png").exists()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"config.yaml": "a: [", "metrics.jsonl": "\n\n[1]\n3\nnull\n", "results.json": "{"},
+        {"config.yaml": "- a\n- b", "metrics.jsonl": '{"loss": 1}\n{"step": "x", "loss": 1}\n', "results.json": "[]"},
+        {"metrics.jsonl": '{"step": 1}\n{"step": 2, "loss": null}\n{"step": 3, "loss": NaN, "lr": true}\n'},
+        {"metrics.jsonl": '{"step": 1, "loss": 0.5}'},
+    ],
+)
+def test_whatever_is_missing_or_broken(tmp_path, files):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    read_page(tmp_path)
+
+
+def test_series_take_the_last_line_of_a_step_and_open_nested_rows(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [
+        {"step": 1, "loss": 3.0},
+        {"step": 2, "loss": 2.0},
+        {"step": 2, "eval": {"dev": 80.0}},
+        {"step": 2, "loss": 1.5},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_series(path) == {"loss": ([1, 2], [3.0, 1.5]), "eval/dev": ([2], [80.0])}
+
+
+def test_running_mean():
+    assert running_mean([1.0] * 20) is None
+    values = list(range(48))
+    smooth = running_mean(values)
+    assert len(smooth) == 48 and smooth[10] == 10 and smooth[0] == 1
