@@ -1,5 +1,6 @@
 """The training loop: from a config to a run folder."""
 
+import math
 import signal
 import sys
 import threading
@@ -227,7 +228,8 @@ class Trainer:
             return
         with _generator_untouched():
             score = float(self._dev_score(self.encoder))
-        is_best = position.best_score is None or score > position.best_score
+        # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
+        is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
         if is_best:
             position.best_score, position.best_step = score, position.step
         if zero.is_first_rank():

@@ -1,6 +1,7 @@
 """One run from config to run folder: what is called, what is kept, what is refused, what is left behind."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -148,6 +149,18 @@ def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, sco
     assert best in needed and kept == {f"best-step-{step}.safetensors" for step in needed}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["dev/score"] for line in lines if "dev/score" in line] == scores
+
+
+@pytest.mark.parametrize("scores, best", [([math.nan, 1.0, math.nan, 0.5], 2), ([math.nan] * 4, None)])
+def test_a_score_that_is_no_number_is_never_the_best(make_config, pairs_file, monkeypatch, scores, best):
+    remaining = iter(scores)
+    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: lambda encoder: next(remaining))
+    trainer = Trainer(make_config(**{"dev.data": pairs_file, "train.eval_every": 1}))
+    folder = trainer.fit()
+    assert trainer.position.best_step == best
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = [line["dev/score"] for line in lines if "dev/score" in line]
+    assert logged == [None if math.isnan(score) else score for score in scores]
 
 
 def test_the_best_score_survives_a_stop(make_config, pairs_file, monkeypatch):
