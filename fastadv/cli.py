@@ -61,9 +61,7 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fastadv {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    commands.add_parser(
-        "train", help="train an encoder, measure it before and after, and export it", add_help=False
-    )
+    commands.add_parser("train", help="train an encoder, measure it before and after, and export it", add_help=False)
     _add_encode(commands)
     evaluate = commands.add_parser("evaluate", help="measure an encoder", allow_abbrev=False)
     _add_evaluate_sts(evaluate.add_subparsers(metavar="KIND", required=True, parser_class=_Parser))
@@ -73,16 +71,12 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _add_command(commands, name: str, run: Callable, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
-    parser.add_argument(
-        "--dry_run", action="store_true", help="check what was given, print the plan, and end"
-    )
+    parser.add_argument("--dry_run", action="store_true", help="check what was given, print the plan, and end")
     parser.set_defaults(run=run)
     return parser
 
 
-def _add_encoder_options(
-    parser: argparse.ArgumentParser, max_length: Optional[int], pooling: Optional[str]
-) -> None:
+def _add_encoder_options(parser: argparse.ArgumentParser, max_length: Optional[int], pooling: Optional[str]) -> None:
     own = "the model's own"
     parser.add_argument("--model", required=True, help="a folder, a Hub name, or demo:minilm")
     parser.add_argument(
@@ -97,9 +91,7 @@ def _add_encoder_options(
         default=max_length,
         help=f"tokens a sentence is cut to, special tokens included (default: {max_length or own})",
     )
-    parser.add_argument(
-        "--batch_size", type=_count_from(1), default=64, help="sentences a forward pass (default: 64)"
-    )
+    parser.add_argument("--batch_size", type=_count_from(1), default=64, help="sentences a forward pass (default: 64)")
 
 
 def _count_from(low: int) -> Callable[[str], int]:
@@ -135,9 +127,7 @@ def _named_objective(argv: list[str]) -> str:
 def _add_encode(commands) -> None:
     parser = _add_command(commands, "encode", _encode, "turn sentences into vectors")
     _add_encoder_options(parser, max_length=None, pooling=None)
-    parser.add_argument(
-        "--input", required=True, help="a .txt or .jsonl file, a folder of them, or a dataset name"
-    )
+    parser.add_argument("--input", required=True, help="a .txt or .jsonl file, a folder of them, or a dataset name")
     parser.add_argument(
         "--output",
         required=True,
@@ -178,9 +168,7 @@ def _add_evaluate_sts(kinds) -> None:
     about = "Spearman x 100 of cosine and human score on the test splits of STS12-16, STS-B and SICK-R"
     parser = _add_command(kinds, "sts", _evaluate_sts, about)
     _add_encoder_options(parser, max_length=256, pooling="mean")
-    parser.add_argument(
-        "--data", required=True, help="a folder in SentEval layout, with STS/ and SICK/ in it"
-    )
+    parser.add_argument("--data", required=True, help="a folder in SentEval layout, with STS/ and SICK/ in it")
     parser.add_argument(
         "--sets", nargs="+", metavar="SET", help="some of STS12 ... STS16, STS-B, SICK-R (default: all)"
     )
@@ -250,13 +238,9 @@ def _check_model(arguments) -> None:
 def _load_encoder(arguments):
     from fastadv.encoder import Encoder
 
-    return Encoder.from_pretrained(
-        arguments.model, pooling=arguments.pooling, max_length=arguments.max_length
-    )
+    return Encoder.from_pretrained(arguments.model, pooling=arguments.pooling, max_length=arguments.max_length)
 
 
 def _encoder_words(arguments) -> str:
     own = "the model's own"
-    return (
-        f"{arguments.model} (pooling: {arguments.pooling or own}, max_length: {arguments.max_length or own})"
-    )
+    return f"{arguments.model} (pooling: {arguments.pooling or own}, max_length: {arguments.max_length or own})"

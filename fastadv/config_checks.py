@@ -107,9 +107,7 @@ def check_config(config: Config) -> None:
         if value is not None and not is_allowed(value):
             raise UserError(f"{key} = {show(value)}: expected {allowed}")
     for name, value in config.objective_options.items():
-        rule = next(
-            (r for start, r in OPTION_RULES.items() if name == start or name.startswith(f"{start}_")), None
-        )
+        rule = next((r for start, r in OPTION_RULES.items() if name == start or name.startswith(f"{start}_")), None)
         if rule is not None and type(value) in (int, float) and not rule[0](value):
             raise UserError(f"objective_options.{name} = {show(value)}: expected {rule[1]}")
     _check_sizes(config)

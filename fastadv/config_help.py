@@ -29,9 +29,7 @@ def help_text(objective: str = "robustsentembed") -> str:
         action="store_true",
         help="check all that can be checked without weights, print the plan, end",
     )
-    parser.add_argument(
-        "--print_config", action="store_true", help="print the whole configuration as YAML, end"
-    )
+    parser.add_argument("--print_config", action="store_true", help="print the whole configuration as YAML, end")
     for action in parser._actions:
         if action.dest in parser.groups:
             # jsonargparse would read a file of its own for each section; ours are sections of one file.

@@ -45,9 +45,7 @@ def parse_config(path: Optional[str], overrides: Sequence[str]) -> Config:
     hints = _config_hints()
     sections = {key.partition(".")[0] for key in hints if "." in key} | {OPTIONS}
     # Everything but the objective's options first: a misspelt key shows before torch is imported.
-    values = {
-        key: _convert(key, entry, hints, sections) for key, entry in given.items() if not _is_option(key)
-    }
+    values = {key: _convert(key, entry, hints, sections) for key, entry in given.items() if not _is_option(key)}
     objective = objective_class(values.get("objective", Config.objective))
     option_hints, required = _option_hints(objective)
     options = {key: entry for key, entry in given.items() if _is_option(key)}
@@ -75,9 +73,7 @@ def split_overrides(arguments: Sequence[str], flags: Iterable[str] = ()) -> list
         argument = waiting.pop(0)
         key, equals, text = argument.removeprefix("--").partition("=")
         if not key or not argument.startswith("--"):
-            raise UserError(
-                f"argument {show(argument)}: expected --key value, with a key like train.max_steps"
-            )
+            raise UserError(f"argument {show(argument)}: expected --key value, with a key like train.max_steps")
         if key in flags:
             if equals:
                 raise UserError(f"--{key} = {show(text)}: expected --{key} alone, it takes no value")
@@ -101,9 +97,7 @@ def _read_file(path: str) -> dict[str, Given]:
         with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
             text = file.read()
     except OSError as error:
-        raise UserError(
-            f"--config {show(path)}: expected a YAML file that can be read: {error.strerror}"
-        ) from None
+        raise UserError(f"--config {show(path)}: expected a YAML file that can be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"--config {show(path)}: expected a YAML file in UTF-8") from None
     content = read_yaml(text, path)
@@ -265,9 +259,7 @@ def _build(values: dict[str, Any], objective: type) -> Config:
             raise UserError(f"{OPTIONS}.{name} = {show(value)}: options of type {kind} cannot be configured")
     # A default that YAML has no word for stays the class's own business.
     plain = {name: value for name, value in options.items() if _is_plain(value)}
-    return Config(
-        **{f.name: built[f.name] for f in fields(Config) if f.name != OPTIONS}, objective_options=plain
-    )
+    return Config(**{f.name: built[f.name] for f in fields(Config) if f.name != OPTIONS}, objective_options=plain)
 
 
 def _is_plain(value: Any) -> bool:

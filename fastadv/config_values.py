@@ -93,9 +93,7 @@ def describe(hint: Any) -> str:
     if origin is list and get_args(hint):
         return f"a list of {describe(get_args(hint)[0]).removeprefix('a ')}s"
     if origin is dict and get_args(hint):
-        return "a mapping of {}s to {}s".format(
-            *(describe(item).removeprefix("a ") for item in get_args(hint))
-        )
+        return "a mapping of {}s to {}s".format(*(describe(item).removeprefix("a ") for item in get_args(hint)))
     names = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
     names |= {list: "a list", dict: "a mapping", Any: "anything", None: "null", type(None): "null"}
     if hint in names:

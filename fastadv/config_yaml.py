@@ -34,9 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 class _Dumper(yaml.SafeDumper):
     # A copy, so that PyYAML's own tables stay as they are for everybody else in the process.
-    yaml_implicit_resolvers = {
-        key: list(rules) for key, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()
-    }
+    yaml_implicit_resolvers = {key: list(rules) for key, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()}
 
     def ignore_aliases(self, data):
         return True
@@ -124,6 +122,4 @@ def _problem(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 def write_yaml(data: dict) -> str:
     """``data`` in its own order, a line a key, lists in brackets; ``read_yaml`` gives it back equal."""
-    return yaml.dump(
-        data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**31
-    )
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=2**31)

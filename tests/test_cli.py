@@ -56,9 +56,7 @@ def test_help_and_version_need_no_torch():
         ("--help", "fastadv train --config"),
         ("--version", f"fastadv {fastadv.__version__}"),
     ]:
-        done = subprocess.run(
-            [sys.executable, "-c", code, flag], cwd=ROOT, capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run([sys.executable, "-c", code, flag], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert words in done.stdout
 
@@ -74,9 +72,7 @@ def test_python_m_fastadv_is_the_same_program():
     )
     assert done.returncode == 2 and not done.stdout
     assert (
-        done.stderr.startswith("fastadv: ")
-        and "trian" in done.stderr
-        and "train" in done.stderr.replace("trian", "")
+        done.stderr.startswith("fastadv: ") and "trian" in done.stderr and "train" in done.stderr.replace("trian", "")
     )
     assert len(done.stderr.splitlines()) == 1
 

@@ -50,9 +50,7 @@ def test_objective_options_are_completed_with_the_class_defaults():
 
 def test_overrides_win_over_the_file_and_the_last_one_holds(write):
     path = write("train: {seed: 1, batch_size: 8, max_steps: 7}\nperturbation.num_steps: 9\n")
-    config = load_config(
-        path, ["--train.batch_size", "16", "--train.max_steps=1", "--train.max_steps", "null"]
-    )
+    config = load_config(path, ["--train.batch_size", "16", "--train.max_steps=1", "--train.max_steps", "null"])
     assert (config.train.seed, config.train.batch_size, config.train.max_steps) == (1, 16, None)
     assert config.perturbation.num_steps == 9
 
@@ -108,13 +106,8 @@ def test_overrides_mean_what_they_say(overrides, section, key, value):
 
 
 def test_objective_options_by_override_take_the_class_types():
-    config = load_config(
-        overrides=["--objective_options.temperature", "1", "--objective_options.head", "none"]
-    )
-    assert (
-        config.objective_options["temperature"] == 1.0
-        and type(config.objective_options["temperature"]) is float
-    )
+    config = load_config(overrides=["--objective_options.temperature", "1", "--objective_options.head", "none"])
+    assert config.objective_options["temperature"] == 1.0 and type(config.objective_options["temperature"]) is float
     assert config.objective_options["head"] == "none"
 
 
@@ -188,9 +181,7 @@ def log_records():
 )
 def test_a_pgd_step_beyond_the_ball_is_warned_of_once(log_records, sizes, is_warned):
     load_config(overrides=[f"--perturbation.{key}={value}" for key, value in sizes.items()])
-    assert [record.getMessage().startswith("perturbation.alpha") for record in log_records] == [
-        True
-    ] * is_warned
+    assert [record.getMessage().startswith("perturbation.alpha") for record in log_records] == [True] * is_warned
 
 
 def test_an_objective_without_an_adversary_is_not_warned_of_its_steps(log_records):

@@ -250,9 +250,7 @@ def test_a_config_made_in_python_is_checked_by_the_same_rules():
 
 
 @pytest.mark.parametrize("max_length, is_allowed", [(64, True), (65, False)])
-def test_a_length_above_the_encoders_positions_is_refused_before_weights_load(
-    tiny_bert_dir, max_length, is_allowed
-):
+def test_a_length_above_the_encoders_positions_is_refused_before_weights_load(tiny_bert_dir, max_length, is_allowed):
     settings = json.loads((tiny_bert_dir / "config.json").read_text())
     assert settings["max_position_embeddings"] == 64
     config = load_config(overrides=[f"--encoder.model={tiny_bert_dir}", f"--encoder.max_length={max_length}"])

@@ -81,9 +81,7 @@ def test_an_objective_in_the_current_folder_is_found_and_its_defaults_are_record
 
 
 def test_options_have_the_types_of_the_constructor_and_of_the_bases_it_hands_them_to(package, tmp_path):
-    config = options(
-        "Derived", num_words=3, margin=1, kind="off", weights="[1, 2]", counts="{a: 1}", anything="[x]"
-    )
+    config = options("Derived", num_words=3, margin=1, kind="off", weights="[1, 2]", counts="{a: 1}", anything="[x]")
     assert config.objective_options == {
         "num_words": 3,
         "weights": [1.0, 2.0],

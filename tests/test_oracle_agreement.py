@@ -88,9 +88,7 @@ def test_contrastive_loss_by_hand():
         "separate": -(np.log(e / (e + 1)) + np.log(1 / (e + 1))) / 2,
     }
     for kind, loss in losses.items():
-        assert contrastive_sum(queries, [same, other], [0, 1], 1.0, kind) == pytest.approx(
-            2 * loss, rel=1e-14
-        )
+        assert contrastive_sum(queries, [same, other], [0, 1], 1.0, kind) == pytest.approx(2 * loss, rel=1e-14)
         assert contrastive_sum(queries, [same, other], [3, 3], 1.0, kind) == 0
 
 
@@ -112,9 +110,7 @@ def test_l1_projection_is_the_nearest_point(shape):
 
 def test_parameter_gradient_is_the_loss_derivative():
     options = sized("l2")
-    numpy_side = transcription.RobustSentEmbed(
-        options, toy_encoder.make_parameters(), random_table(options.sigma)
-    )
+    numpy_side = transcription.RobustSentEmbed(options, toy_encoder.make_parameters(), random_table(options.sigma))
     batch = BATCHES[0]
     delta = numpy_side.step(batch, random_uniform(batch)).found.delta
     grads = transcription.parameter_gradient(
@@ -132,16 +128,12 @@ def test_parameter_gradient_is_the_loss_derivative():
 def test_search_raises_the_inner_loss():
     """What the transcription finds does harm: the inner loss ends well above its start."""
     options = sized("linf", sigma=0.05, num_fgsm_steps=3)
-    numpy_side = transcription.RobustSentEmbed(
-        options, toy_encoder.make_parameters(), random_table(options.sigma)
-    )
+    numpy_side = transcription.RobustSentEmbed(options, toy_encoder.make_parameters(), random_table(options.sigma))
     batch = BATCHES[0]
     x = numpy_side.embedded(batch, None)
     keys = numpy_side.vectors(x)
     found = numpy_side.search(x, batch, keys, random_uniform(batch))
-    end = numpy_side.inner_loss(
-        numpy_side.vectors(transcription.added(x, found.delta, found.eta)), keys, batch
-    )
+    end = numpy_side.inner_loss(numpy_side.vectors(transcription.added(x, found.delta, found.eta)), keys, batch)
     assert end > found.inner_loss + 0.1
 
 

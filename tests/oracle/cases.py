@@ -167,9 +167,7 @@ def drawn_combinations(count, seed=0):
             mask_duplicates=draw.random() < 0.7,
             temperature=draw.choice([0.05, 0.3]),
         )
-        ball = draw.choice(
-            [{}, RELATIVE, {"epsilon": None}, {"epsilon_token": 0.05}, {"epsilon_token": None}]
-        )
+        ball = draw.choice([{}, RELATIVE, {"epsilon": None}, {"epsilon_token": 0.05}, {"epsilon_token": None}])
         case = Case(
             sized(norm, **chosen, **ball),
             head=draw.choice(["mlp", "none"]),

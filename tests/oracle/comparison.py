@@ -16,9 +16,7 @@ ABSOLUTE_FLOOR = 1e-14
 
 def run_torch(case):
     """The table before the first step, and the steps of the torch side."""
-    run = TorchRun(
-        case.options, make_parameters(head=case.head), case.reuse, case.has_dropout, case.objective
-    )
+    run = TorchRun(case.options, make_parameters(head=case.head), case.reuse, case.has_dropout, case.objective)
     table = run.table
     steps = []
     for batch in case.batches:
@@ -64,12 +62,9 @@ def compared(case, table, steps, transcribed=None):
         pairs["parameter slope"] = (slope, sum((grads[name] * moves[name]).sum() for name in grads))
         if case.learning_rate:
             grads = transcription.parameter_gradient(loss_of, numpy_side.parameters)
-            pairs.update(
-                {f"gradient of {name}": (grads[name], torch_step.parameter_grads[name]) for name in grads}
-            )
+            pairs.update({f"gradient of {name}": (grads[name], torch_step.parameter_grads[name]) for name in grads})
             numpy_side.parameters = {
-                name: values - case.learning_rate * grads[name]
-                for name, values in numpy_side.parameters.items()
+                name: values - case.learning_rate * grads[name] for name, values in numpy_side.parameters.items()
             }
         for name, (ours, theirs) in pairs.items():
             line = _difference(ours, theirs)

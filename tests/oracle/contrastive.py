@@ -55,9 +55,7 @@ def contrastive_sum(queries, key_sets, ids, temperature, multi_positive="sum", m
 
 def contrastive_mean(queries, key_sets, ids, temperature, multi_positive="sum", mask_duplicates=True):
     """L_con, the mean over rows."""
-    return contrastive_sum(queries, key_sets, ids, temperature, multi_positive, mask_duplicates) / len(
-        queries
-    )
+    return contrastive_sum(queries, key_sets, ids, temperature, multi_positive, mask_duplicates) / len(queries)
 
 
 def gradient_of_sum(queries, keys, ids, temperature, mask_duplicates=True):

@@ -58,9 +58,7 @@ class EtaTakesAShareOfTheSumOfNorms(RobustSentEmbed):
     def token_step(self, sentence, eta, gradient, size):
         moved = eta + size.gamma * np.array([direction(g, self.options.norm) for g in gradient])
         total = sum(norm_of(row, self.options.norm) for row in moved) or 1.0
-        return np.array(
-            [self.project_token(norm_of(row, self.options.norm) / total * row, size) for row in moved]
-        )
+        return np.array([self.project_token(norm_of(row, self.options.norm) / total * row, size) for row in moved])
 
 
 class EtaDirectionBySentence(RobustSentEmbed):

@@ -32,15 +32,11 @@ def special_tokens_in_sizes(sizes):
 
 
 def fgsm_takes_pgds_step(step):
-    return lambda delta, grad, batch, sizes, norm: step(
-        delta, grad, batch, replace(sizes, beta=sizes.alpha), norm
-    )
+    return lambda delta, grad, batch, sizes, norm: step(delta, grad, batch, replace(sizes, beta=sizes.alpha), norm)
 
 
 def projection_skipped(step):
-    return lambda delta, grad, cu_seqlens, size, epsilon, norm: step(
-        delta, grad, cu_seqlens, size, None, norm
-    )
+    return lambda delta, grad, cu_seqlens, size, epsilon, norm: step(delta, grad, cu_seqlens, size, None, norm)
 
 
 def norm_over_batch(_):
@@ -73,9 +69,7 @@ def positives_off_by_one_row(info_nce):
 
 
 def duplicates_unmasked(info_nce):
-    return lambda query, keys, **options: info_nce(
-        query, keys, **{**options, "query_ids": None, "key_ids": None}
-    )
+    return lambda query, keys, **options: info_nce(query, keys, **{**options, "query_ids": None, "key_ids": None})
 
 
 def table_accumulated(_):

@@ -36,9 +36,7 @@ class TorchStep:
 class TorchRun:
     """A `Step` with its state over several batches."""
 
-    def __init__(
-        self, options, parameters, reuse="exact", has_dropout=True, objective="robustsentembed", seed=0
-    ):
+    def __init__(self, options, parameters, reuse="exact", has_dropout=True, objective="robustsentembed", seed=0):
         torch.manual_seed(seed)
         chosen = {name: getattr(options, name) for name in OBJECTIVE_OPTIONS}
         if objective == "robustsentembed":
@@ -110,9 +108,7 @@ class TorchRun:
         loss.backward()
         if is_committed:
             self.module.commit()
-        grads = {
-            name: p.grad.numpy().copy() for name, p in self.named_parameters().items() if p.grad is not None
-        }
+        grads = {name: p.grad.numpy().copy() for name, p in self.named_parameters().items() if p.grad is not None}
 
         def split(packed):
             if packed is None:
@@ -129,9 +125,7 @@ class TorchRun:
         if not draws:
             draws.append(None)
         (draw,) = draws
-        return TorchStep(
-            StepResult(outcome, self.table, float(loss.detach())), split(draw), self._views(split), grads
-        )
+        return TorchStep(StepResult(outcome, self.table, float(loss.detach())), split(draw), self._views(split), grads)
 
     def _views(self, split):
         """Masks in the step's order: embed, encode for z; embed, encode for z+; ...; encode for z_adv."""

@@ -54,9 +54,7 @@ def make_parameters(seed=0, head="mlp"):
     word = rng.normal(size=(VOCAB_SIZE, EMBEDDING_SIZE)) * 0.5
     first = rng.normal(size=(INNER_SIZE, EMBEDDING_SIZE)) * 0.8
     for saturated in SATURATED_WORDS:
-        word[saturated] = np.linalg.lstsq(first[:EMBEDDING_SIZE], np.full(EMBEDDING_SIZE, 60.0), rcond=None)[
-            0
-        ]
+        word[saturated] = np.linalg.lstsq(first[:EMBEDDING_SIZE], np.full(EMBEDDING_SIZE, 60.0), rcond=None)[0]
         word[saturated] *= 1 if saturated == SATURATED_WORDS[0] else -1
     parameters = {
         "word": word,

@@ -283,9 +283,7 @@ class RobustSentEmbed:
     def outer_loss(self, z, z_positive, z_adversarial, ids):
         """L_con(z, {z+, z_adv}) + lambda_1 L_con(z_adv, {z+}), eq. 10 without RTD."""
         o = self.options
-        both = contrastive_mean(
-            z, [z_positive, z_adversarial], ids, o.temperature, o.multi_positive, o.mask_duplicates
-        )
+        both = contrastive_mean(z, [z_positive, z_adversarial], ids, o.temperature, o.multi_positive, o.mask_duplicates)
         pull = contrastive_mean(z_adversarial, [z_positive], ids, o.temperature, "sum", o.mask_duplicates)
         return both + o.weight_adversarial * pull
 
@@ -316,9 +314,7 @@ class RobustSentEmbed:
 
     def inner_loss(self, queries, keys, batch):
         ids = [sentence.identity for sentence in batch]
-        return contrastive_sum(
-            queries, [keys], ids, self.options.temperature, "sum", self.options.mask_duplicates
-        )
+        return contrastive_sum(queries, [keys], ids, self.options.temperature, "sum", self.options.mask_duplicates)
 
 
 class SimCSE(RobustSentEmbed):

@@ -1,0 +1,146 @@
+"""Which form of an op runs: "reference" (plain torch), "native" (C++ on the CPU) or "triton" (GPU).
+
+The reference defines an op; the others are faster forms of it that some ops have. The choice: the call's own
+``backend``, else ``set_backend``'s, else ("auto") the best form that can take these tensors. A form that is
+named and cannot run raises ``BackendError``, in one line that says what can; nothing falls back silently.
+``set_backend("native")`` speaks of the ops that have a native form: the others have the reference alone and
+run it.
+"""
+
+import ctypes
+import importlib.util
+import logging
+import os
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+BACKENDS = ("auto", "reference", "native", "triton")
+
+
+class BackendError(RuntimeError):
+    """A backend was named that cannot run here. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a fast form of an op can take."""
+
+    device: str
+    dtypes: tuple[torch.dtype, ...]
+    norms: tuple[str, ...]
+
+    def obstacle(self, tensors: tuple[Tensor, ...], norm: Optional[str]) -> Optional[str]:
+        """Why these arguments cannot be taken, with what can; None if they can."""
+        for tensor in tensors:
+            if tensor.device.type != self.device:
+                return f"it takes {self.device} tensors, got one on {tensor.device}"
+            if tensor.dtype not in self.dtypes:
+                return f"it takes {', '.join(str(d) for d in self.dtypes)}, got {tensor.dtype}"
+        if norm is not None and norm not in self.norms:
+            return f"it takes norm {' or '.join(self.norms)}, got {norm}"
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return "it has no derivative; detach the tensors or use backend reference"
+        return None
+
+
+FORMS: dict[str, dict[str, Form]] = {
+    "token_update": {"native": Form("cpu", (torch.float32,), ("linf", "l2"))},
+}
+
+_log = logging.getLogger(__name__)
+_chosen = "auto"
+_said = False
+
+
+def _load_native() -> Optional[ModuleType]:
+    """The C++ library with torch's threads, or None where the package was installed without a compiler."""
+    # Looked for before it is imported, so that a library which is there but does not load is an error.
+    if importlib.util.find_spec(f"{__package__}._native") is None:
+        return None
+    from . import _native
+
+    # torch's own thread pool (exported from torch 2.10 on): torch.set_num_threads rules, and no second pool
+    # spins beside it. An older torch has no such symbol; the loops then run on one thread.
+    torch_cpu = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+    if hasattr(torch_cpu, "torch_parallel_for"):
+        _native.set_parallel_for(ctypes.cast(torch_cpu.torch_parallel_for, ctypes.c_void_p).value)
+    return _native
+
+
+native_library = _load_native()
+
+
+def _say_once_that_native_is_missing() -> None:
+    global _said
+    if not _said and not torch.compiler.is_compiling():
+        _said = True
+        _log.warning("fastadv_kernels was installed without its C++ library; the slower reference runs instead")
+
+
+def set_backend(name: str) -> None:
+    """Chooses the form for every later call that names none.
+
+    Raises:
+        ValueError: not one of ``BACKENDS``.
+        BackendError: no form of that backend can run in this installation.
+    """
+    global _chosen
+    if name not in BACKENDS:
+        raise ValueError(f"backend is {name!r}; allowed: {', '.join(BACKENDS)}")
+    if name == "native" and native_library is None:
+        raise BackendError("backend native: the C++ library was not built at install; allowed: auto, reference")
+    if name not in ("auto", "reference") and not any(name in forms for forms in FORMS.values()):
+        raise BackendError(f"backend {name}: no op has such a form; allowed: {', '.join(usable_backends())}")
+    _chosen = name
+
+
+def usable_backends() -> tuple[str, ...]:
+    """The names ``set_backend`` accepts here."""
+    return ("auto", "reference") if native_library is None else ("auto", "reference", "native")
+
+
+def resolve(
+    op: str, tensors: Tensor | tuple[Tensor, ...], explicit: Optional[str] = None, norm: Optional[str] = None
+) -> str:
+    """The backend that runs ``op``: "reference", "native" or "triton".
+
+    Args:
+        op: a public function's name.
+        tensors: the floating-point tensor, or tensors, it works on.
+        explicit: the call's own choice; None takes ``set_backend``'s.
+        norm: the norm of ops that have one.
+
+    Raises:
+        ValueError: an unknown backend.
+        BackendError: the backend was named and cannot run.
+    """
+    named = explicit if explicit is not None else _chosen
+    if named not in BACKENDS:
+        raise ValueError(f"backend is {named!r}; allowed: {', '.join(BACKENDS)}")
+    if named == "reference":
+        return "reference"
+    forms = FORMS.get(op, {})
+    tensors = (tensors,) if isinstance(tensors, Tensor) else tensors
+    if named == "auto":
+        for name, form in forms.items():
+            if form.obstacle(tensors, norm) is None:
+                if name != "native" or native_library is not None:
+                    return name
+                _say_once_that_native_is_missing()
+        return "reference"
+    if named not in forms:
+        if explicit is None:
+            return "reference"
+        raise BackendError(
+            f"backend {named}: {op} has no such form; allowed: {', '.join(['auto', 'reference', *forms])}"
+        )
+    if named == "native" and native_library is None:
+        raise BackendError("backend native: the C++ library was not built at install; allowed: auto, reference")
+    obstacle = forms[named].obstacle(tensors, norm)
+    if obstacle is not None:
+        raise BackendError(f"backend {named}: {op} cannot run, {obstacle}")
+    return named

@@ -1,0 +1,100 @@
+"""What gets installed: names that shadow nothing, a complete sdist, a wheel that imports elsewhere."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Prints where the two packages came from and whether the C++ library is there. The finder of an editable
+# install would send both names back to the clone, so it goes first.
+IMPORT_FROM = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
+sys.path.insert(0, sys.argv[1])
+import fastadv, fastadv_kernels, torch
+offsets = torch.tensor([0, 2, 3], dtype=torch.int32)
+updated = fastadv_kernels.token_update(torch.zeros(3, 4), torch.ones(3, 4), offsets, 0.1, 0.1, "linf")
+assert torch.equal(updated, torch.full((3, 4), 0.1))
+print(fastadv.__file__, fastadv_kernels.__file__, fastadv_kernels.backend.native_library is not None)
+"""
+
+
+def run(*command, **kwargs):
+    finished = subprocess.run(command, capture_output=True, text=True, **kwargs)
+    assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+def test_kernels_is_not_a_package():
+    # A package of that name on sys.path breaks transformers, which depends on a distribution called kernels.
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    assert (ROOT / "kernels" / "fastadv_kernels" / "__init__.py").exists()
+
+
+def test_no_module_of_fastadv_has_the_name_of_a_library():
+    # Running fastadv/train.py puts the folder fastadv first on sys.path: its modules would hide these.
+    ours = {path.stem for path in (ROOT / "fastadv").iterdir() if path.suffix == ".py" or path.is_dir()}
+    libraries = set(sys.stdlib_module_names) | set(importlib.metadata.packages_distributions())
+    assert (ours - {"__init__", "__pycache__"}) & libraries == set()
+
+
+def test_the_version_is_written_once():
+    import fastadv
+
+    assert fastadv.__version__ == "0.1.0"
+    for name in ("pyproject.toml", "CMakeLists.txt"):
+        assert fastadv.__version__ not in (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The folder that the sdist unpacks to."""
+    pytest.importorskip("scikit_build_core")
+    folder = tmp_path_factory.mktemp("sdist")
+    build = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", build, str(folder), cwd=ROOT)
+    (archive,) = folder.glob("fastadv-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+def build_and_import(sdist, folder, env):
+    """Builds a wheel from the sdist and imports it unpacked: the last line IMPORT_FROM printed, split."""
+    settings = {"build-dir": str(folder / "build")}
+    build = f"from scikit_build_core.build import build_wheel; build_wheel({str(folder)!r}, {settings!r})"
+    run(sys.executable, "-c", build, cwd=sdist, env=env)
+    (wheel,) = folder.glob("fastadv-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    names = {path.name for path in (folder / "site").iterdir()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"fastadv", "fastadv_kernels"}
+    return run(sys.executable, "-c", IMPORT_FROM, str(folder / "site"), cwd=folder, env=env).splitlines()[-1].split()
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_the_wheel_imports_from_outside_the_clone(sdist, tmp_path):
+    engine, kernels, has_native = build_and_import(sdist, tmp_path, os.environ)
+    assert engine == str(tmp_path / "site" / "fastadv" / "__init__.py")
+    assert kernels == str(tmp_path / "site" / "fastadv_kernels" / "__init__.py")
+    assert has_native == "True"
+
+
+def test_without_a_compiler_the_wheel_runs_on_the_reference(sdist, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("cmake", "ninja"):
+        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+        if found:
+            (tools / name).symlink_to(found)
+    env = {key: value for key, value in os.environ.items() if key not in ("CC", "CXX")}
+    _, _, has_native = build_and_import(sdist, tmp_path, {**env, "PATH": str(tools)})
+    assert has_native == "False"
