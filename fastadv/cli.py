@@ -104,24 +104,9 @@ def _count_from(low: int) -> Callable[[str], int]:
 
 
 def _train(argv: list[str]) -> int:
-    if "-h" in argv or "--help" in argv:
-        from fastadv.config_help import help_text
-
-        print(help_text(_named_objective(argv)))
-        return 0
     from fastadv.train import main as train
 
     return train(argv)
-
-
-def _named_objective(argv: list[str]) -> str:
-    """The objective among a train command's arguments, whose options --help then shows."""
-    for argument, following in zip(argv, [*argv[1:], ""]):
-        if argument.startswith("--objective="):
-            return argument.partition("=")[2]
-        if argument == "--objective" and following not in ("-h", "--help", ""):
-            return following
-    return "robustsentembed"
 
 
 def _add_encode(commands) -> None:

@@ -10,6 +10,16 @@ command line. A key of a section `train:` in the file is --train.KEY here; null,
 as in YAML. The same command goes on from the newest checkpoint in train.output_dir."""
 
 
+def named_objective(argv: list[str]) -> str:
+    """The objective among a command's arguments, whose options the help then shows."""
+    for argument, following in zip(argv, [*argv[1:], ""]):
+        if argument.startswith("--objective="):
+            return argument.partition("=")[2]
+        if argument == "--objective" and following not in ("-h", "--help", ""):
+            return following
+    return "robustsentembed"
+
+
 def help_text(objective: str = "robustsentembed") -> str:
     """The help, with the options of the named objective.
 

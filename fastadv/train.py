@@ -30,11 +30,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         argv: the arguments after the program's name; by default those of this process.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if "-h" in argv or "--help" in argv:
-        from fastadv.cli import main as command_line
-
-        return command_line(["train", *argv])
     try:
+        if "-h" in argv or "--help" in argv:
+            from fastadv.config_help import help_text, named_objective
+
+            print(help_text(named_objective(argv)))
+            return 0
         return _run(argv)
     except UserError as error:
         return _end(str(error), 2)
@@ -62,7 +63,10 @@ def _run(argv: list[str]) -> int:
         return 0
     check_encoder(config)
     if "dry_run" in settings:
+        from fastadv.engine.build import choose_kernels
         from fastadv.engine.plan import describe_plan
+
+        choose_kernels(config)
 
         print(describe_plan(config))
         return 0

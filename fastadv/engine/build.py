@@ -11,6 +11,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
 from fastadv.engine.step import Step
 from fastadv.errors import UserError
+from fastadv_kernels import BackendError, set_backend
 
 
 class TrainingData:
@@ -51,6 +52,14 @@ class TrainingData:
     def first_batch(self) -> PackedBatch:
         """The batch the run starts with, without starting loader processes."""
         return next(make_loader(self.text, self.order, 0, 0, 0, self._collate))
+
+
+def choose_kernels(config: Config) -> None:
+    """Sets the backend of the fused operations. UserError where the named one cannot run here."""
+    try:
+        set_backend(config.engine.kernels)
+    except BackendError as error:
+        raise UserError(f"engine.kernels = {config.engine.kernels}: {error}") from error
 
 
 def build_encoder(config: Config):

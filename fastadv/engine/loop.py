@@ -15,7 +15,7 @@ from torch import Tensor
 from fastadv.config import Config, to_yaml
 from fastadv.config_checks import check_config, check_encoder
 from fastadv.engine import zero
-from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution
+from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution, choose_kernels
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import (
     Position,
@@ -98,6 +98,7 @@ class Trainer:
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)
+        choose_kernels(self.config)
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)
@@ -125,9 +126,6 @@ class Trainer:
         return self.run_folder
 
     def _build(self) -> None:
-        from fastadv_kernels import set_backend
-
-        set_backend(self.config.engine.kernels)
         if self.encoder is None:
             self.encoder = build_encoder(self.config)
         self.encoder.to(self._device)

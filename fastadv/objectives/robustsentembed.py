@@ -8,14 +8,12 @@
 | lambda_1 | `weight_adversarial`, 1/128 |
 """
 
-from typing import Literal
-
 from torch import Tensor
 
 from fastadv.errors import UserError
 
 from .base import Views
-from .contrastive import ContrastiveObjective, MultiPositive
+from .contrastive import ContrastiveObjective
 
 
 class RobustSentEmbed(ContrastiveObjective):
@@ -29,23 +27,8 @@ class RobustSentEmbed(ContrastiveObjective):
 
     uses_adversary = True
 
-    def __init__(
-        self,
-        hidden_size: int,
-        *,
-        temperature: float = 0.05,
-        head: Literal["mlp", "bn_mlp", "none"] = "mlp",
-        multi_positive: MultiPositive = "sum",
-        mask_duplicates: bool = True,
-        weight_adversarial: float = 1 / 128,
-    ):
-        super().__init__(
-            hidden_size,
-            temperature=temperature,
-            head=head,
-            multi_positive=multi_positive,
-            mask_duplicates=mask_duplicates,
-        )
+    def __init__(self, hidden_size: int, *, weight_adversarial: float = 1 / 128, **options):
+        super().__init__(hidden_size, **options)
         if weight_adversarial < 0:
             raise UserError(f"objective_options.weight_adversarial: {weight_adversarial} given, must be 0 or more")
         self.weight_adversarial = weight_adversarial

@@ -3,7 +3,7 @@
 Packed: the tokens of B sentences laid end to end, (T, E), with ``cu_seqlens`` int32 (B + 1,).
 """
 
-from .backend import resolve, set_backend
+from .backend import BackendError, resolve, set_backend
 from .direction import direction
 from .eta_table import eta_table_read, eta_table_sums, eta_table_write
 from .info_nce import info_nce
@@ -13,6 +13,7 @@ from .sentence_step import sentence_step, sign_step
 from .token_update import token_update
 
 __all__ = [
+    "BackendError",
     "direction",
     "eta_table_read",
     "eta_table_sums",

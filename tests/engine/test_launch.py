@@ -117,6 +117,8 @@ def test_the_printed_config_is_a_config(make_config, tmp_path, capfd):
         (["--dev.data", "nowhere.csv", "--dry_run"], "nowhere.csv"),
         (["--encoder.model", "no/such-folder/at-all", "--dry_run"], "no/such-folder/at-all"),
         (["--encoder.max_length", "65"], "encoder.max_length = 65"),
+        (["--engine.kernels", "triton", "--dry_run"], "engine.kernels = triton: "),
+        (["--engine.kernels", "triton"], "engine.kernels = triton: "),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train.max_steps"], "train.max_steps"),
         (["--train.max_step", "3", "--local_rank=0"], "train.max_step"),
