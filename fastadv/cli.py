@@ -112,7 +112,7 @@ def _train(argv: list[str]) -> int:
 def _add_encode(commands) -> None:
     parser = _add_command(commands, "encode", _encode, "turn sentences into vectors")
     _add_encoder_options(parser, max_length=None, pooling=None)
-    parser.add_argument("--input", required=True, help="a .txt or .jsonl file, a folder of them, or a dataset name")
+    parser.add_argument("--input", required=True, help="a file of text or a table, a folder, or a dataset")
     parser.add_argument(
         "--output",
         required=True,

@@ -1,6 +1,6 @@
 """What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Literal, Optional, Sequence, Union
 
 Norm = Literal["linf", "l2", "l1"]
@@ -20,22 +20,35 @@ class EncoderConfig:
     """dropout probability of every layer; null keeps the checkpoint's own"""
     path: Literal["auto", "packed", "generic"] = "auto"
     """packed: the BERT family without padding; generic: any AutoModel, padded; auto: packed where it can"""
+    num_frozen_layers: Optional[int] = None
+    """embeddings and so many first layers that are not trained; 0: the embeddings alone; null: all are trained"""
+    lora_rank: Optional[int] = None
+    """train low-rank adapters of this rank in place of the weights (needs peft), merged in the export; null: none"""
+    lora_alpha: Optional[float] = None
+    """adapters are scaled by lora_alpha / lora_rank; null: 2"""
+    lora_target_modules: Optional[List[str]] = None
+    """how the names of the adapted linear modules end, as query; null: every linear module inside the layers"""
 
 
 @dataclass
 class DataConfig:
     """The training sentences."""
 
-    train: str = "demo:imdb-train"
-    """a .txt or .jsonl file, a folder of them, a dataset name, or demo:imdb-train"""
+    train: Union[str, List[Dict[str, Any]]] = "demo:imdb-train"
+    """a .txt, .jsonl, .csv or .tsv file, plain or .gz, a .parquet file, a folder of them, a dataset name, or
+    demo:imdb-train; or a list of {path, weight}: a sentence of that path occurs weight times an epoch on average"""
     field: str = "text"
-    """the JSON field or dataset column that holds the sentence"""
+    """the column of a table or a dataset, or the JSON field, that holds the sentence"""
+    positive_field: Optional[str] = None
+    """the column that holds a text of the same meaning; null: there are sentences alone"""
+    negative_field: Optional[str] = None
+    """the column that holds a text close to the sentence and of another meaning; null: none"""
     split: str = "train"
     """the split of a named dataset"""
     cache_dir: str = "~/.cache/fastadv"
     """where the tokenised text is kept, keyed by content, tokenizer and length"""
     max_sentences: Optional[int] = None
-    """only the first so many sentences"""
+    """only the first so many sentences, of each path"""
     bucket_batches: int = 0
     """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
     num_workers: int = 0
@@ -46,6 +59,9 @@ class DataConfig:
 class PerturbationConfig:
     """The search for the worst small perturbation of embeddings (RobustSentEmbed eq. 2-7, Algorithm 1)."""
 
+    method: Literal["mixed", "fgm", "fgsm"] = "mixed"
+    """mixed: the search of all settings below. One step from zero, as long as the radius: fgm along the gradient over
+    its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these"""
     norm: Norm = "linf"
     """P, the norm of balls and directions"""
     num_steps: int = 5
@@ -78,8 +94,8 @@ class PerturbationConfig:
     """where the norm share n_i is taken: after the step, before it (as printed), or not at all"""
     gradient: Literal["shared", "separate"] = "shared"
     """one gradient a step at the mix of both chains, or one at each chain"""
-    inner_dropout: Literal["off", "frozen"] = "off"
-    """no dropout in inner steps, or the clean pass's masks"""
+    inner_dropout: Optional[Literal["off", "frozen"]] = None
+    """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, off for mixed"""
     perturb_at: Literal["embedding", "word"] = "embedding"
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
     perturb_special_tokens: bool = True
@@ -90,6 +106,27 @@ class PerturbationConfig:
     """a non-finite inner gradient ends the run, or skips the step"""
     max_nonfinite_steps: int = 10
     """skipped steps in a row after which the run ends all the same"""
+
+    def as_mixed(self) -> "PerturbationConfig":
+        """This search with every setting explicit. FGM and FGSM are mixed searches of one chain: one step of length
+        epsilon, from zero, without eta, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
+        if self.method == "mixed":
+            return replace(self, inner_dropout=self.inner_dropout or "off")
+        is_fgm = self.method == "fgm"
+        return replace(
+            self,
+            method="mixed",
+            norm="l2" if is_fgm else "linf",
+            rho=1.0 if is_fgm else 0.0,
+            num_pgd_steps=1,
+            num_fgsm_steps=1,
+            alpha=1.0,
+            beta=1.0,
+            step_relative=True,
+            sigma=0.0,
+            use_eta=False,
+            inner_dropout=self.inner_dropout or "frozen",
+        )
 
     @property
     def steps_of_pgd(self) -> int:
@@ -130,6 +167,8 @@ class OptimizerConfig:
     """share of the steps over which the rate climbs from 0"""
     max_grad_norm: Optional[float] = 1.0
     """global gradient norm above which gradients are scaled down; null: never"""
+    layer_lr_decay: float = 1.0
+    """factor of the rate from each layer to the one below it; heads take lr, the last layer lr * layer_lr_decay"""
 
 
 @dataclass
@@ -205,7 +244,7 @@ class Config:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     objective: str = "robustsentembed"
-    """robustsentembed, simcse, or your own as my_package.my_module:MyObjective"""
+    """robustsentembed, uscal, simcse, or your own as my_package.my_module:MyObjective"""
     objective_options: Dict[str, Any] = field(default_factory=dict)
     """the objective's own options: keyword arguments of its class"""
     perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)

@@ -6,7 +6,7 @@ encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
 
 import logging
 import math
-from typing import Any
+from typing import Any, Optional
 
 from fastadv.config import Config
 from fastadv.config_values import show
@@ -34,8 +34,20 @@ RULES = {
         "a whole number of at least 3 (two special tokens and a word)",
     ),
     "encoder.dropout": _SHARE_BELOW_1,
-    "data.train": _NAMED,
+    "encoder.num_frozen_layers": _COUNT_FROM_0,
+    "encoder.lora_rank": _COUNT_FROM_1,
+    "encoder.lora_alpha": _POSITIVE,
+    "encoder.lora_target_modules": (
+        (lambda value: bool(value) and all(name.strip() for name in value)),
+        "a list of one or more names of modules",
+    ),
+    "data.train": (
+        lambda value: _is_sources(value),
+        "a path or name, or a list of {path: P, weight: W} with different P and W above 0, at most 1000",
+    ),
     "data.field": _NAMED,
+    "data.positive_field": _NAMED,
+    "data.negative_field": _NAMED,
     "data.split": _NAMED,
     "data.cache_dir": _NAMED,
     "data.max_sentences": _at_least(2),
@@ -64,6 +76,7 @@ RULES = {
     "optimizer.eps": _POSITIVE,
     "optimizer.warmup_ratio": _SHARE,
     "optimizer.max_grad_norm": _POSITIVE,
+    "optimizer.layer_lr_decay": ((lambda value: 0 < value <= 1), "a number above 0, at most 1"),
     "train.output_dir": _NAMED,
     "train.batch_size": (
         (lambda value: value >= 2),
@@ -92,7 +105,12 @@ RULES = {
 }
 """dotted key -> (whether a value of its type is allowed, that in words); null is the type's business"""
 
-OPTION_RULES = {"temperature": _POSITIVE, "weight": _NOT_NEGATIVE}
+OPTION_RULES = {
+    "temperature": _POSITIVE,
+    "weight_hard_negative": _POSITIVE,
+    "weight": _NOT_NEGATIVE,
+    "rtd_mask_ratio": _SHARE,
+}
 """the same for objectives' options of these names, or that begin with one of them and an underscore"""
 
 
@@ -111,15 +129,62 @@ def check_config(config: Config) -> None:
         if rule is not None and type(value) in (int, float) and not rule[0](value):
             raise UserError(f"objective_options.{name} = {show(value)}: expected {rule[1]}")
     _check_sizes(config)
+    _check_lora(config)
+    generator = rtd_generator_of(config)
+    if generator is not None and config.perturbation.perturb_at != "embedding":
+        raise UserError(
+            f"perturbation.perturb_at = {config.perturbation.perturb_at}: expected embedding where "
+            f"objective_options.rtd_generator is {show(generator)}: eta is added to the discriminator's embeddings"
+        )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         raise UserError(
             "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 with bf16"
         )
-    if config.evaluation.enabled and config.evaluation.held_out == config.data.train:
+    _check_columns(config)
+    train = config.data.train
+    trained = [train] if isinstance(train, str) else [entry["path"] for entry in train]
+    if config.evaluation.enabled and config.evaluation.held_out in trained:
         raise UserError(
             f"evaluation.held_out = {show(config.evaluation.held_out)}: "
             "expected sentences other than those of data.train, which has the same value"
         )
+
+
+def _is_sources(value: Any) -> bool:
+    """Whether ``data.train`` is one source, or one or more of them with weights."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return False
+    for entry in value:
+        path, weight = entry.get("path"), entry.get("weight", 1)
+        if set(entry) - {"path", "weight"} or not isinstance(path, str) or not path.strip():
+            return False
+        # The bound keeps a slip of the keyboard from filling the memory with copies.
+        if type(weight) not in (int, float) or not 0 < weight <= 1000:
+            return False
+    return 0 < len(value) == len({entry["path"] for entry in value})
+
+
+def _check_lora(config: Config) -> None:
+    encoder = config.encoder
+    for name in ("lora_alpha", "lora_target_modules"):
+        value = getattr(encoder, name)
+        if encoder.lora_rank is None and value is not None:
+            raise UserError(f"encoder.{name} = {show(value)}: expected null where encoder.lora_rank is null")
+
+
+def _check_columns(config: Config) -> None:
+    data = config.data
+    if data.negative_field is not None and data.positive_field is None:
+        raise UserError(
+            f"data.negative_field = {show(data.negative_field)}: expected null where data.positive_field is null"
+        )
+    columns = [("field", data.field), ("positive_field", data.positive_field), ("negative_field", data.negative_field)]
+    for i, (key, column) in enumerate(columns):
+        for other, taken in columns[:i]:
+            if column is not None and column == taken:
+                raise UserError(f"data.{key} = {show(column)}: expected a column other than that of data.{other}")
 
 
 def _read(config: Config, key: str) -> Any:
@@ -129,8 +194,20 @@ def _read(config: Config, key: str) -> Any:
     return value
 
 
+def rtd_generator_of(config: Config) -> Optional[str]:
+    """The generator of the objective's replaced token detection, or None where that is not run."""
+    options = config.objective_options
+    generator = options.get("rtd_generator", "none")
+    return None if generator == "none" or options.get("weight_rtd") == 0 else generator
+
+
 def _check_sizes(config: Config) -> None:
     sizes = config.perturbation
+    if sizes.method != "mixed" and sizes.epsilon is None and sizes.epsilon_relative is None:
+        raise UserError(
+            f"perturbation.epsilon = null: expected a number of at least 0, or perturbation.epsilon_relative, where "
+            f"perturbation.method is {sizes.method}: its one step is as long as the radius"
+        )
     if sizes.epsilon_relative is not None:
         if sizes.epsilon is not None:
             raise UserError(
@@ -143,7 +220,7 @@ def _check_sizes(config: Config) -> None:
                 f"perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
             )
         return
-    if sizes.step_relative:
+    if sizes.method == "mixed" and sizes.step_relative:
         if sizes.epsilon is None:
             raise UserError(
                 "perturbation.step_relative = true: expected false or null where both "
@@ -162,7 +239,7 @@ def warn(config: Config, uses_adversary: bool = True) -> None:
     Args:
         uses_adversary: whether the objective searches a perturbation at all.
     """
-    sizes = config.perturbation
+    sizes = config.perturbation.as_mixed()
     # An absolute step in a relative ball meets its radius only once X is there.
     diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
     is_perturbed = uses_adversary and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
@@ -180,19 +257,32 @@ def warn(config: Config, uses_adversary: bool = True) -> None:
 
 
 def check_encoder(config: Config) -> None:
-    """Refuses an encoder that is not there, or that has fewer positions than ``encoder.max_length``.
+    """Refuses an encoder that is not there, or has fewer positions or layers than are asked of it; LoRA without peft.
 
-    Reads the model's configuration (in a folder, ``demo:minilm`` or the Hub's cache), never its weights.
+    Likewise the generator of replaced token detection, which must also have the encoder's vocabulary. Reads the models'
+    configurations (in a folder, ``demo:minilm`` or the Hub's cache), never its weights.
 
     Raises:
         UserError: one line.
     """
-    from fastadv.encoder.source import find_model
+    from fastadv.encoder.depth import check_num_frozen_layers
+    from fastadv.encoder.lora import check_lora_usable
+    from fastadv.encoder.source import find_model, load_tokenizer
 
     encoder = config.encoder
-    num_positions = find_model(encoder.model).num_positions
+    if encoder.lora_rank is not None:
+        check_lora_usable("encoder.lora_rank", encoder.lora_rank)
+    source = find_model(encoder.model)
+    if encoder.num_frozen_layers is not None:
+        check_num_frozen_layers(encoder.num_frozen_layers, source.config, "encoder.num_frozen_layers")
+    num_positions = source.num_positions
     if num_positions is not None and encoder.max_length > num_positions:
         raise UserError(
             f"encoder.max_length = {encoder.max_length}: expected at most {num_positions}, "
             f"the positions of {encoder.model}"
         )
+    generator = rtd_generator_of(config)
+    if generator not in (None, "unigram"):
+        from fastadv.objectives.rtd_generators import check_generator
+
+        check_generator(generator, load_tokenizer(source), encoder.max_length)

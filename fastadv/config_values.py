@@ -66,7 +66,16 @@ def _conform_dict(value, item_hints):
 
 
 def read_text(text: str, hint: Any) -> Any:
-    """The value that ``text`` on a command line stands for: itself where ``hint`` takes text, else YAML's."""
+    """The value that ``text`` on a command line stands for: itself where ``hint`` takes text, else YAML's.
+
+    Where ``hint`` takes lists too, text in brackets is the list it spells.
+    """
+    if text.startswith("[") and list in map(get_origin, get_args(hint)):
+        try:
+            spelt = read_yaml(text, "")
+        except UserError:
+            return text
+        return text if conform(spelt, hint) is MISFIT else spelt
     if conform(text, hint) is not MISFIT and not _takes_anything(hint):
         return text
     try:

@@ -129,17 +129,25 @@ def make_step(tiny_encoder):
         dropout=0.0,
         dtype=torch.float64,
         pooling="cls",
+        path="auto",
+        perturb_at="embedding",
         **perturbation,
     ):
         from fastadv.config import PerturbationConfig
         from fastadv.engine.step import Step
         from fastadv.objectives import resolve_objective
 
-        encoder = tiny_encoder(dtype=dtype, dropout=dropout, pooling=pooling)
+        encoder = tiny_encoder(dtype=dtype, dropout=dropout, pooling=pooling, path=path, perturb_at=perturb_at)
         torch.manual_seed(1)
         built = resolve_objective(objective)(encoder.hidden_size, **(objective_options or {})).to(dtype)
         relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
         settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
-        return Recorded(Step(encoder, built, PerturbationConfig(**settings)).train())
+        detection = None
+        if built.detection is not None:
+            from fastadv.objectives.rtd import build_detection
+
+            counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
+            detection = build_detection(built.detection, encoder, lambda: counts).to(dtype)
+        return Recorded(Step(encoder, built, PerturbationConfig(**settings), detection).train())
 
     return make

@@ -44,7 +44,14 @@ def test_objective_options_are_completed_with_the_class_defaults():
         "head": "mlp",
         "multi_positive": "sum",
         "mask_duplicates": True,
+        "weight_hard_negative": 1.0,
         "weight_adversarial": 1 / 128,
+        "weight_rtd": 0.005,
+        "rtd_generator": "none",
+        "rtd_mask_ratio": 0.3,
+        "rtd_fill": "sample",
+        "rtd_reduction": "mean",
+        "rtd_input": "h",
     }
 
 
@@ -64,6 +71,8 @@ def test_overrides_win_over_the_file_and_the_last_one_holds(write):
         ("dev: {data: none}", "dev", "data", "none"),
         ("dev: {data: no}", "dev", "data", "no"),
         ("data: {field: on}", "data", "field", "on"),
+        ("data: {train: [{path: a.txt}]}", "data", "train", [{"path": "a.txt"}]),
+        ("data: {positive_field: null}", "data", "positive_field", None),
         ("perturbation: {alpha: 1e-5}", "perturbation", "alpha", 1e-5),
         ("perturbation: {alpha: 2E-3}", "perturbation", "alpha", 2e-3),
         ("perturbation: {alpha: .5}", "perturbation", "alpha", 0.5),
@@ -93,6 +102,10 @@ def test_yaml_words_mean_what_they_say(write, line, section, key, value):
         (["--train.output_dir", "2024"], "train", "output_dir", "2024"),
         (["--data.train", "a: [b"], "data", "train", "a: [b"),
         (["--data.train=x=y"], "data", "train", "x=y"),
+        (["--data.train", "[a, b]"], "data", "train", "[a, b]"),
+        (["--data.train", "[{path: a.txt, weight: 2.5}]"], "data", "train", [{"path": "a.txt", "weight": 2.5}]),
+        (["--data.positive_field", "pos"], "data", "positive_field", "pos"),
+        (["--data.positive_field", "null"], "data", "positive_field", None),
         (["--perturbation.alpha", "1e-5"], "perturbation", "alpha", 1e-5),
         (["--perturbation.epsilon", "null"], "perturbation", "epsilon", None),
         (["--perturbation.epsilon_token", "equal"], "perturbation", "epsilon_token", "equal"),
@@ -151,6 +164,10 @@ def test_the_shipped_configs_are_what_their_comments_say():
     relative = load_config(str(ROOT / "configs/robustsentembed_relative.yaml"))
     assert relative.perturbation.steps_are_relative and relative.perturbation.eta_scaling == "after"
     assert load_config(str(ROOT / "configs/simcse.yaml")).objective == "simcse"
+    uscal = load_config(str(ROOT / "configs/uscal.yaml"))
+    assert (uscal.objective, uscal.perturbation.method) == ("uscal", "fgm") and 0.1 <= uscal.perturbation.epsilon <= 0.5
+    for options in (printed.objective_options, relative.objective_options):
+        assert (options["weight_rtd"], options["rtd_mask_ratio"]) == (0.005, 0.3)
 
 
 @pytest.fixture

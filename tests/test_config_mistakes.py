@@ -63,6 +63,12 @@ FILES = {
     "beyond floats": ("optimizer: {lr: 1" + "0" * 400 + "}", ["optimizer.lr = 1000", "number"]),
     "number for a list": ("evaluation: {radii: 0.1}", ["evaluation.radii = 0.1", "list"]),
     "text in a list": ("evaluation: {radii: [0.1, x]}", ["evaluation.radii = [0.1", "list"]),
+    "number for a source": ("data: {train: 3}", ["data.train = 3", "a path or name, or a list of"]),
+    "source without a path": ("data: {train: [{weight: 1}]}", ['[{"weight": 1}]', "{path: P, weight: W}"]),
+    "source twice": ("data: {train: [{path: a}, {path: a, weight: 2}]}", ["data.train = [", "different P"]),
+    "source of no weight": ("data: {train: [{path: a, weight: 0}]}", ["data.train = [", "W above 0"]),
+    "source of a wrong key": ("data: {train: [{path: a, wight: 1}]}", ['"wight": 1', "{path: P, weight: W}"]),
+    "no source": ("data: {train: []}", ["data.train = []"]),
     "unknown option": (
         "objective_options: {temprature: 1}",
         ["objective_options.temprature = 1", "nearest is objective_options.temperature"],
@@ -98,6 +104,11 @@ IMPOSSIBLE = [
     ("encoder.model", " ", "not empty"),
     ("encoder.max_length", "2", "at least 3"),
     ("encoder.dropout", "1", "from 0 to below 1"),
+    ("encoder.num_frozen_layers", "-1", "at least 0"),
+    ("encoder.lora_rank", "0", "at least 1"),
+    ("encoder.lora_alpha", "0", "above 0"),
+    ("encoder.lora_target_modules", "[]", "one or more"),
+    ("encoder.lora_target_modules", "['']", "one or more"),
     ("data.max_sentences", "1", "at least 2"),
     ("data.bucket_batches", "-1", "at least 0"),
     ("data.num_workers", "-1", "at least 0"),
@@ -121,6 +132,8 @@ IMPOSSIBLE = [
     ("optimizer.eps", "0", "above 0"),
     ("optimizer.warmup_ratio", "2", "[0, 1]"),
     ("optimizer.max_grad_norm", "0", "above 0"),
+    ("optimizer.layer_lr_decay", "0", "above 0, at most 1"),
+    ("optimizer.layer_lr_decay", "1.1", "above 0, at most 1"),
     ("train.batch_size", "1", "at least 2"),
     ("train.num_epochs", "0", "at least 1"),
     ("train.max_steps", "0", "at least 1"),
@@ -163,6 +176,18 @@ COMBINATIONS = [
     (
         {"evaluation.enabled": "true", "evaluation.held_out": "a.txt", "data.train": "a.txt"},
         ["evaluation.held_out", "a.txt", "data.train"],
+    ),
+    (
+        {"evaluation.enabled": "true", "evaluation.held_out": "a.txt", "data.train": "[{path: b}, {path: a.txt}]"},
+        ["evaluation.held_out", "a.txt", "data.train"],
+    ),
+    (
+        {"data.negative_field": "other"},
+        ['data.negative_field = "other"', "expected null", "data.positive_field"],
+    ),
+    (
+        {"data.positive_field": "text"},
+        ['data.positive_field = "text"', "other than that of data.field"],
     ),
 ]
 

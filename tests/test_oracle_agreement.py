@@ -4,14 +4,25 @@ Three consecutive steps on a toy encoder, in float64: delta of both chains, thei
 each step, the first inner loss and the total loss. The transcription itself is checked first, by differences.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.oracle import toy_encoder, transcription
 from tests.oracle.ball import l1_threshold, norm_of, project
 from tests.oracle.cases import BATCHES, CASES, sized
-from tests.oracle.comparison import differences, random_table, random_uniform, torch_steps
+from tests.oracle.comparison import (
+    TRANSCRIBED,
+    differences,
+    parameters_of,
+    random_moves,
+    random_table,
+    random_uniform,
+    torch_steps,
+)
 from tests.oracle.contrastive import contrastive_sum, gradient_of_sum
+from tests.oracle.rtd import Corruption
 from tests.oracle.torch_run import TorchRun
 
 
@@ -123,6 +134,52 @@ def test_parameter_gradient_is_the_loss_derivative():
 
         expected = central_difference(loss_of, values)
         np.testing.assert_allclose(grads[name], expected, atol=100 * DIFFERENCE_TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["uscal-fgm-plain", "uscal-fgsm-plain", "rtd-plain", "rtd-of-z", "rtd-sum"])
+def test_parameter_gradient_of_other_objectives_is_the_loss_derivative(name):
+    """Of USCAL and of replaced token detection, delta, eta, masks and fills being constants, along random moves."""
+    case, batch, rng = CASES[name], BATCHES[0], np.random.default_rng(3)
+    lengths = [sentence.length for sentence in batch]
+    masked = [rng.random(n) < 0.5 for n in lengths]
+    corruption = Corruption(masked, [rng.integers(toy_encoder.VOCAB_SIZE, size=n) for n in lengths])
+    views = transcription.Views(corruption=corruption)
+    numpy_side = TRANSCRIBED[case.objective](case.options, parameters_of(case), random_table(case.options.sigma))
+    delta = numpy_side.step(batch, random_uniform(batch), views).found.delta
+
+    def loss_of(parameters):
+        return numpy_side.loss(batch, delta, views, parameters)
+
+    for seed in range(3):
+        moves = random_moves(numpy_side.parameters, seed)
+
+        def moved(size, moves=moves):
+            return loss_of({name: values + size * moves[name] for name, values in numpy_side.parameters.items()})
+
+        slope = transcription.parameter_slope(loss_of, numpy_side.parameters, moves)
+        assert slope == pytest.approx((moved(1e-6) - moved(-1e-6)) / 2e-6, rel=1e-6, abs=100 * DIFFERENCE_TOLERANCE)
+
+
+@pytest.mark.parametrize("method", ["fgm", "fgsm"])
+def test_one_step_attack_follows_the_inner_loss_gradient(method):
+    """The transcribed delta is that of the inner loss' derivative by a complex step in X, and does harm."""
+    case, batch = CASES[f"uscal-{method}-plain"], BATCHES[0]
+    # A loss of logits far apart is a difference of nearly equal logarithms, whose derivative loses digits.
+    options = replace(case.options, temperature=0.5)
+    numpy_side = TRANSCRIBED["uscal"](options, parameters_of(case), random_table(0.0))
+    x = numpy_side.embedded(batch, None)
+    keys = numpy_side.vectors([x_s + 0.1 for x_s in x])
+    found = numpy_side.search(x, batch, keys, None)
+    for row, delta in enumerate(found.delta):
+
+        def loss_of(x_s, row=row):
+            return numpy_side.inner_loss(numpy_side.vectors([*x[:row], x_s, *x[row + 1 :]]), keys, batch)
+
+        slope = transcription.parameter_gradient(lambda of: loss_of(of["x"]), {"x": x[row]})["x"]
+        expected = slope / np.sqrt((slope * slope).sum()) if method == "fgm" else np.sign(slope)
+        np.testing.assert_allclose(delta, 0.15 * expected, rtol=1e-9, atol=1e-12)
+    end = numpy_side.inner_loss(numpy_side.vectors(transcription.added(x, found.delta)), keys, batch)
+    assert end > found.inner_loss
 
 
 def test_search_raises_the_inner_loss():

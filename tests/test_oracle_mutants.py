@@ -5,12 +5,13 @@ Mistakes are planted on either side: in the torch code by a patch, in the transc
 
 import pytest
 
-from tests.oracle import numpy_mutants, torch_mutants
+from tests.oracle import numpy_mutants, numpy_mutants_of_objectives, torch_mutants
 from tests.oracle.cases import CASES
 from tests.oracle.comparison import compared, differences, run_torch
 from tests.oracle.numpy_mutants import InnerLossIsMean
 
-ON_NUMPY = [(mutant, name) for mutant, names in numpy_mutants.MUTANTS.items() for name in names]
+MUTANTS_OF_NUMPY = {**numpy_mutants.MUTANTS, **numpy_mutants_of_objectives.MUTANTS}
+ON_NUMPY = [(mutant, name) for mutant, names in MUTANTS_OF_NUMPY.items() for name in names]
 ON_TORCH = [(mutant, name) for mutant, (_, names) in torch_mutants.MUTANTS.items() for name in names]
 USED_CASES = sorted({name for _, name in ON_NUMPY + ON_TORCH})
 

@@ -1,39 +1,54 @@
 """Which sentences form which batch: a function of (seed, epoch) alone, so that a stopped run can go on."""
 
 import multiprocessing
-from typing import Callable, Iterator, List, Sequence
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from fastadv.data.packing import PackedBatch
+from fastadv.data.records import MappedColumn
 from fastadv.errors import UserError
 
 
 class BatchOrder:
-    """The batches of every epoch, each sentence once an epoch.
+    """The batches of every epoch, each sentence once an epoch, or as often as its weight says.
 
     Without buckets an epoch is a shuffle cut into batches. With ``bucket_batches`` > 0 each window of
     ``bucket_batches * batch_size`` shuffled sentences is sorted by length before it is cut, so that batch
     mates are of near lengths, and then the batches are shuffled. The batch that is not full, if there is one,
     comes last.
 
+    Weights belong to parts, runs of sentences that follow each other. Weight w means that each sentence of the part
+    occurs w times an epoch on average: floor(w) times in every epoch, and once more in those epochs whose draw takes
+    it. An epoch's draw, a function of (seed, epoch), takes round((w - floor(w)) * n) of the part's n sentences, all
+    sets of so many being equally likely. So all epochs are of one size, and that rounding is all that keeps the
+    average from w itself. Copies of one sentence are shuffled like different ones and may share a batch.
+
     A position in training is (epoch, number of batches done in it): ``iterate(epoch, start_batch)`` goes on
-    from there.
+    from there. An epoch takes 4 bytes a sentence, besides the lengths if they are in memory.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, bucket_batches: int = 0):
+    def __init__(
+        self,
+        lengths: Union[Sequence[int], MappedColumn],
+        batch_size: int,
+        seed: int,
+        bucket_batches: int = 0,
+        parts: Optional[Sequence[Tuple[int, float]]] = None,
+    ):
         """
         Args:
             lengths: tokens of each sentence, (N,).
             seed: a non-negative integer.
+            parts: number of sentences and weight of each part, in order; None: all of weight 1.
 
         Raises:
-            UserError: no sentences, batch_size < 1, seed < 0 or bucket_batches < 0.
+            UserError: no sentences, or none in an epoch, batch_size < 1, seed < 0 or bucket_batches < 0.
         """
-        self.lengths = np.asarray(lengths)
-        if self.lengths.size == 0:
+        self.lengths = lengths if isinstance(lengths, MappedColumn) else np.asarray(lengths)
+        if len(self.lengths) == 0:
             raise UserError("there is no sentence to make a batch of")
         for name, value, least in (
             ("batch_size", batch_size, 1),
@@ -43,31 +58,106 @@ class BatchOrder:
             if value < least:
                 raise UserError(f"{name} is {value}; it must be at least {least}")
         self.batch_size, self.seed, self.bucket_batches = batch_size, seed, bucket_batches
+        self.parts = [(len(self.lengths), 1.0)] if parts is None else list(parts)
+        if sum(num_sentences for num_sentences, _ in self.parts) != len(self.lengths):
+            raise ValueError(f"the parts {self.parts} are not those of {len(self.lengths)} sentences")
+        if self.sentences_per_epoch == 0:
+            raise UserError("the weights of data.train leave no sentence in an epoch")
+
+    @property
+    def sentences_per_epoch(self) -> int:
+        """Sentences of an epoch, each as often as it occurs."""
+        return sum(
+            int(weight) * num_sentences + _num_drawn(num_sentences, weight) for num_sentences, weight in self.parts
+        )
 
     @property
     def batches_per_epoch(self) -> int:
-        return -(-len(self.lengths) // self.batch_size)
+        return -(-self.sentences_per_epoch // self.batch_size)
 
-    def batches(self, epoch: int) -> List[np.ndarray]:
-        """The epoch's batches in order: int64 arrays of ``batch_size`` indices, what is left in the last."""
+    def batches(self, epoch: int) -> "EpochBatches":
+        """The epoch's batches in order: arrays of ``batch_size`` indices, what is left in the last."""
         generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-        order = generator.permutation(len(self.lengths))
-        if self.bucket_batches:
-            window = self.bucket_batches * self.batch_size
-            for start in range(0, len(order), window):
-                part = order[start : start + window]
-                # Stable: sentences of one length stay shuffled.
-                order[start : start + window] = part[np.argsort(self.lengths[part], kind="stable")]
-        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-        if self.bucket_batches:
-            num_full = len(order) // self.batch_size
-            shuffled = [batches[i] for i in generator.permutation(num_full)]
-            batches = shuffled + batches[num_full:]
-        return batches
+        dtype = np.int32 if max(self.sentences_per_epoch, len(self.lengths)) < 2**31 else np.int64
+        order = np.empty(self.sentences_per_epoch, dtype)
+        filled = first = 0
+        for num_sentences, weight in self.parts:
+            part = np.arange(first, first + num_sentences, dtype=dtype)
+            first += num_sentences
+            for _ in range(int(weight)):
+                order[filled : filled + num_sentences] = part
+                filled += num_sentences
+            num_drawn = _num_drawn(num_sentences, weight)
+            if num_drawn:
+                generator.shuffle(part)
+                order[filled : filled + num_drawn] = part[:num_drawn]
+                filled += num_drawn
+            # 4 bytes a sentence that the shuffle need not find in memory.
+            del part
+        # Shuffled in place, in the order that `generator.permutation` gives, in half its memory.
+        generator.shuffle(order)
+        return EpochBatches(order, self.lengths, self.batch_size, self.bucket_batches, generator)
 
     def iterate(self, epoch: int, start_batch: int = 0) -> Iterator[np.ndarray]:
-        """The epoch's batches from number ``start_batch`` on."""
-        return iter(self.batches(epoch)[start_batch:])
+        """The epoch's batches from number ``start_batch`` on, each cut when it is asked for."""
+        batches = self.batches(epoch)
+        return (batches[i] for i in range(start_batch, len(batches)))
+
+
+def _num_drawn(num_sentences: int, weight: float) -> int:
+    return round((weight - int(weight)) * num_sentences)
+
+
+class EpochBatches(Sequence):
+    """The batches of an epoch as views of its shuffle; a window is sorted when its first batch is asked for."""
+
+    def __init__(
+        self,
+        order: np.ndarray,
+        lengths: Union[np.ndarray, MappedColumn],
+        batch_size: int,
+        bucket_batches: int,
+        generator: np.random.Generator,
+    ):
+        self._order, self._lengths = order, lengths
+        self._batch_size, self._bucket_batches = batch_size, bucket_batches
+        if bucket_batches:
+            self._places = np.arange(len(order) // batch_size, dtype=order.dtype)
+            generator.shuffle(self._places)
+            self._is_sorted = np.zeros(-(-len(self) // bucket_batches), dtype=bool)
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._batch_size)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        if self._bucket_batches:
+            # The batch that is not full keeps its place, the last.
+            place = int(self._places[place]) if place < len(self._places) else place
+            self._sort(place // self._bucket_batches)
+        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+
+    def _sort(self, window: int) -> None:
+        if self._is_sorted[window]:
+            return
+        size = self._bucket_batches * self._batch_size
+        part = self._order[window * size : (window + 1) * size]
+        # Stable: sentences of one length stay shuffled.
+        part[:] = part[np.argsort(self._lengths[part], kind="stable")]
+        self._is_sorted[window] = True
+
+
+class _IndexLists:
+    """What a DataLoader iterates over: lists of indices, made one at a time."""
+
+    def __init__(self, order: BatchOrder, epoch: int, start_batch: int):
+        self._order, self._epoch, self._start_batch = order, epoch, start_batch
+
+    def __iter__(self) -> Iterator[List[int]]:
+        for batch in self._order.iterate(self._epoch, self._start_batch):
+            yield batch.tolist()
 
 
 def make_loader(
@@ -85,7 +175,6 @@ def make_loader(
     threads may hold locks that a fork would copy; so with ``num_workers`` > 0 ``dataset`` and ``collate``
     must pickle, and a script that asks for workers needs ``if __name__ == "__main__":``.
     """
-    batches = [batch.tolist() for batch in order.iterate(epoch, start_batch)]
     context = None
     if num_workers:
         context = multiprocessing.get_context("forkserver")
@@ -93,7 +182,7 @@ def make_loader(
         context.set_forkserver_preload(["__main__", __name__, "fastadv.data.text"])
     loader = DataLoader(
         dataset,
-        batch_sampler=batches,
+        batch_sampler=_IndexLists(order, epoch, start_batch),
         num_workers=num_workers,
         collate_fn=collate,
         # Without its own generator a DataLoader draws its workers' seed from the global one.

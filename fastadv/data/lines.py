@@ -1,8 +1,8 @@
-"""The line rule: how the bytes of a file become sentences, with nothing lost silently.
+"""The line rule: how the bytes of a .txt or .jsonl file become sentences, with nothing lost silently.
 
-A file is UTF-8. A byte order mark at its start is dropped. ``\\n`` and ``\\r\\n`` end a line and nothing else
-does: U+2028, U+0085, ``\\x0b``, ``\\x0c`` and a lone ``\\r`` stay in the text, and so does whitespace at
-either end. Then, in this order,
+Rows of tables have theirs in `fastadv.data.tables`. A file is UTF-8. A byte order mark at its start is dropped.
+``\\n`` and ``\\r\\n`` end a line and nothing else does: U+2028, U+0085, ``\\x0b``, ``\\x0c`` and a lone ``\\r``
+stay in the text, and so does whitespace at either end. Then, in this order,
 
 * a line of more than ``max_bytes`` (its ending not counted) is skipped and counted, and never held in memory;
 * malformed bytes become U+FFFD, and are counted;
@@ -10,7 +10,7 @@ either end. Then, in this order,
 * in a ``.jsonl`` file the line is a JSON object whose ``field`` is the sentence. A line that is no JSON, and
   an object without the field or with something other than a string there, is skipped and counted. A sentence
   that is only whitespace counts as a blank line; half a surrogate pair, which UTF-8 cannot hold, as malformed
-  bytes.
+  bytes. Where several fields are read (a sentence, its positive, its hard negative) one at fault costs the line.
 """
 
 import codecs
@@ -18,9 +18,9 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from fastadv.errors import UserError
+from fastadv.data.compressed import open_binary
 
 MAX_BYTES_PER_LINE = 1 << 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -33,7 +33,7 @@ _MAX_FIELDS_KEPT = 20
 class LineReport:
     """What became of every line (or row of a dataset) that was read.
 
-    ``num_lines = num_sentences + num_blank + num_too_long + num_bad_json + num_without_field``.
+    ``num_lines`` is ``num_sentences`` and every line skipped: blank, too long, bad JSON or CSV, ragged, without field.
     """
 
     num_lines: int = 0
@@ -45,6 +45,10 @@ class LineReport:
     """lines skipped for their length"""
     num_bad_json: int = 0
     """lines that are no JSON"""
+    num_bad_csv: int = 0
+    """rows that the csv module refuses, or whose quote is never closed"""
+    num_ragged: int = 0
+    """rows with more or fewer cells than there are columns"""
     num_without_field: int = 0
     """lines whose field is absent or no string"""
     num_undecodable: int = 0
@@ -54,9 +58,9 @@ class LineReport:
     num_without_tokens: int = 0
     """sentences dropped because the tokenizer left only special tokens"""
     first: Dict[str, str] = field(default_factory=dict)
-    """``file:line`` of the first line counted under each name (``blank``, ``too_long``, ...)"""
+    """``file:line``, or file, row and column, of the first line counted under each name (``blank``, ...)"""
     ignored_files: List[str] = field(default_factory=list)
-    """entries of a folder that are neither .txt nor .jsonl files"""
+    """entries of a folder that are no files of sentences"""
     fields_seen: List[str] = field(default_factory=list)
     """fields of the objects counted in num_without_field (the first few names)"""
 
@@ -64,6 +68,12 @@ class LineReport:
         """Counts a line under ``num_<kind>`` and keeps the place of the first."""
         setattr(self, f"num_{kind}", getattr(self, f"num_{kind}") + 1)
         self.first.setdefault(kind, where)
+
+    def note_replacements(self, num_replaced: int, where: str) -> None:
+        """Counts a line that is kept with ``num_replaced`` malformed sequences replaced, where there are any."""
+        if num_replaced:
+            self.note("undecodable", where)
+            self.num_replacements += num_replaced
 
     def note_fields(self, names) -> None:
         """Remembers the fields of an object that gave no sentence."""
@@ -79,6 +89,8 @@ class LineReport:
             "blank": "blank",
             "too_long": "too long, skipped",
             "bad_json": "not JSON, skipped",
+            "bad_csv": "malformed rows, skipped",
+            "ragged": "rows of another number of cells, skipped",
             "without_field": "without the field, skipped",
             "undecodable": "with malformed UTF-8, replaced",
             "without_tokens": "without tokens, dropped",
@@ -103,32 +115,26 @@ def iterate_lines(path: Path, report: LineReport, max_bytes: int = MAX_BYTES_PER
     Raises:
         UserError: the file cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                file.seek(0)
-            number = 0
-            while raw := file.readline(max_bytes + len(b"\r\n")):
-                number += 1
-                report.num_lines += 1
-                where = f"{path.name}:{number}"
-                line = _without_ending(raw)
-                if len(line) > max_bytes:
-                    report.note("too_long", where)
-                    while raw and not raw.endswith(b"\n"):
-                        raw = file.readline(1 << 16)
-                    continue
-                text = line.decode("utf-8", errors="replace")
-                replaced = text.count(_REPLACEMENT) - line.count(_REPLACEMENT.encode())
-                if replaced:
-                    report.note("undecodable", where)
-                    report.num_replacements += replaced
-                if text.strip():
-                    yield text, where
-                else:
-                    report.note("blank", where)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with open_binary(path) as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        number = 0
+        while raw := file.readline(max_bytes + len(b"\r\n")):
+            number += 1
+            report.num_lines += 1
+            where = f"{path.name}:{number}"
+            line = _without_ending(raw)
+            if len(line) > max_bytes:
+                report.note("too_long", where)
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(1 << 16)
+                continue
+            text = line.decode("utf-8", errors="replace")
+            report.note_replacements(text.count(_REPLACEMENT) - line.count(_REPLACEMENT.encode()), where)
+            if text.strip():
+                yield text, where
+            else:
+                report.note("blank", where)
 
 
 def _without_ending(raw: bytes) -> bytes:
@@ -137,29 +143,53 @@ def _without_ending(raw: bytes) -> bytes:
     return raw[:-1] if raw.endswith(b"\n") else raw
 
 
-def sentence_of_object(line: str, field_name: str, where: str, report: LineReport) -> Optional[str]:
-    """The sentence in a JSON line, or None with the reason counted."""
+def record_of_object(line: str, fields: Sequence[str], where: str, report: LineReport) -> Optional[Tuple[str, ...]]:
+    """The strings under ``fields`` in a JSON line, or None with the reason counted."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
         report.note("bad_json", where)
         return None
-    value = parsed.get(field_name) if isinstance(parsed, dict) else None
-    if not isinstance(value, str):
-        report.note("without_field", where)
-        if isinstance(parsed, dict):
-            report.note_fields(parsed)
-        return None
-    return checked_sentence(value, where, report)
+    values = [parsed.get(name) if isinstance(parsed, dict) else None for name in fields]
+    if isinstance(parsed, dict) and not all(isinstance(value, str) for value in values):
+        report.note_fields(parsed)
+    return checked_record(values, fields, where, report, is_column_named=len(fields) > 1)
 
 
-def checked_sentence(text: str, where: str, report: LineReport) -> Optional[str]:
-    """A string from JSON or a dataset under the same rule as a line: None where it is blank."""
-    if not text.strip():
-        report.note("blank", where)
-        return None
-    text, replaced = _SURROGATE.subn(_REPLACEMENT, text)
-    if replaced:
-        report.note("undecodable", where)
-        report.num_replacements += replaced
-    return text
+def checked_record(
+    values: Sequence[object],
+    fields: Sequence[str],
+    where: str,
+    report: LineReport,
+    is_column_named: bool,
+    max_bytes: Optional[int] = None,
+) -> Optional[Tuple[str, ...]]:
+    """Values from JSON, a table or a dataset under the same rule as a line.
+
+    Args:
+        is_column_named: a fault's place is given with its column.
+        max_bytes: of all values together; None where the line was measured before.
+
+    Returns:
+        the strings, or None with the reason counted.
+    """
+
+    def place(name: str) -> str:
+        return f"{where}, column {name}" if is_column_named else where
+
+    for value, name in zip(values, fields):
+        if not isinstance(value, str):
+            report.note("without_field", place(name))
+            return None
+    if max_bytes is not None:
+        num_bytes = sum(len(value.encode("utf-8", errors="surrogatepass")) for value in values)
+        if num_bytes > max_bytes:
+            report.note("too_long", where)
+            return None
+    for value, name in zip(values, fields):
+        if not value.strip():
+            report.note("blank", place(name))
+            return None
+    pairs = [_SURROGATE.subn(_REPLACEMENT, value) for value in values]
+    report.note_replacements(sum(replaced for _, replaced in pairs), where)
+    return tuple(text for text, _ in pairs)

@@ -30,6 +30,10 @@ class PackedBatch:
     """(B,) int64, equal for sentences that are equal after truncation"""
     labels: Optional[Tensor] = None
     """(B,) or None"""
+    positive: Optional["PackedBatch"] = None
+    """a text that means the same as each sentence, in their order; None where only sentences are given"""
+    hard_negative: Optional["PackedBatch"] = None
+    """likewise a text that is close to each sentence and means something else"""
     token_sentence: Tensor = field(init=False, repr=False)
     """(T,) int64, the sentence a token belongs to"""
 
@@ -38,6 +42,10 @@ class PackedBatch:
         # output_size spares a GPU the synchronisation that counting the repeats would cost.
         token_sentence = torch.repeat_interleave(sentences, self.lengths, output_size=self.num_tokens)
         object.__setattr__(self, "token_sentence", token_sentence)
+        for name in ("positive", "hard_negative"):
+            given = getattr(self, name)
+            if given is not None and given.num_sentences != self.num_sentences:
+                raise ValueError(f"{name} has {given.num_sentences} sentences, the batch {self.num_sentences}")
 
     @property
     def num_sentences(self) -> int:
@@ -59,6 +67,9 @@ class PackedBatch:
             for name, value in vars(self).items()
             if isinstance(value, Tensor) and name != "token_sentence"
         }
+        for name in ("positive", "hard_negative"):
+            given = getattr(self, name)
+            moved[name] = None if given is None else given.to(device)
         return replace(self, **moved)
 
     @classmethod

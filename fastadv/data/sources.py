@@ -1,173 +1,230 @@
-"""Where sentences come from: .txt and .jsonl files, folders of them, datasets, and the demo reviews."""
+"""Where sentences come from: files of text or tables, folders of them, datasets, and the demo reviews.
+
+A record is the strings of one line or row: the sentence alone, or the sentence with its positive, or these two with a
+hard negative, each from the column (of a table or a dataset) or field (of a JSON object) that the config names.
+"""
 
 import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Iterator, List, Optional, Protocol, Tuple
+from typing import Iterator, List, Optional, Protocol, Sequence, Tuple
 
-from fastadv.data.lines import (
-    MAX_BYTES_PER_LINE,
-    LineReport,
-    checked_sentence,
-    iterate_lines,
-    sentence_of_object,
-)
+from fastadv.data.compressed import check_compression, is_named_gzip, kind_of
+from fastadv.data.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
+from fastadv.data.tables import check_csv, check_parquet, iterate_csv, iterate_parquet
 from fastadv.errors import UserError
 
-SUFFIXES = (".txt", ".jsonl")
-_ALLOWED = "a .txt or .jsonl file, a folder of them, a dataset's name, or demo:imdb-train|dev|test"
+_TABLES = (".csv", ".tsv")
+_LINES = (".txt", ".jsonl")
+SUFFIXES = (*_LINES, *_TABLES, ".parquet")
+_FILES = "a .txt, .jsonl, .csv or .tsv file, plain or .gz, or a .parquet file"
+_ALLOWED = f"{_FILES}, a folder of them, a dataset's name, or demo:imdb-train|dev|test"
 # owner/name:configuration, as the Hub spells them; the last two dots of a path never pass.
 _DATASET_NAME = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)?(:[\w.-]+)?")
 _ROWS_A_READ = 1024
 
+Record = Tuple[str, ...]
+
 
 class Source(Protocol):
-    """A source that exists; nothing but its names has been read."""
+    """A source that exists and has the columns asked for; nothing but names and heads has been read."""
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        """A hash of all the content, and an upper bound on the number of sentences where one is known."""
+        """A hash of all the content, and an upper bound on the number of records where one is known."""
 
-    def sentences(self, report: LineReport, max_bytes: int) -> Iterator[str]:
-        """Every sentence in order, with the rest counted in ``report``."""
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        """Every record in order, with the rest counted in ``report``."""
 
 
 class Files:
-    """.txt and .jsonl files, read one after the other."""
+    """Files of any mixture of formats, read one after the other."""
 
-    def __init__(self, paths: List[Path], field: str, ignored: Tuple[str, ...] = ()):
-        self.paths, self.field, self.ignored = paths, field, ignored
+    def __init__(self, paths: List[Path], fields: Sequence[str], ignored: Tuple[str, ...] = ()):
+        self.paths, self.fields, self.ignored = paths, tuple(fields), ignored
+        for path in paths:
+            kind = kind_of(path)
+            if kind == ".txt" and len(self.fields) > 1:
+                raise UserError(f"{path} has no columns, so no {_listed(self.fields[1:])}; expected .jsonl or a table")
+            if kind == ".parquet":
+                check_parquet(path, self.fields)
+            elif kind in _TABLES:
+                check_csv(path, self.fields)
+            else:
+                check_compression(path)
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        digest, num_lines = hashlib.blake2b(digest_size=16), 0
+        digest = hashlib.blake2b(digest_size=16)
+        bounds: List[Optional[int]] = []
         for path in self.paths:
             # What ends a file and what kind it is changes the sentences; what it is called does not.
-            file_digest = hashlib.blake2b(digest_size=16)
+            file_digest, num_lines, kind = hashlib.blake2b(digest_size=16), 1, kind_of(path)
             try:
                 with open(path, "rb") as file:
                     while block := file.read(1 << 20):
                         file_digest.update(block)
                         num_lines += block.count(b"\n")
+                        if kind in _TABLES:
+                            num_lines += block.count(b"\r") - block.count(b"\r\n")
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror}") from error
-            num_lines += 1
-            digest.update(path.suffix.lower().encode() + b"\0" + file_digest.digest())
-        return f"files-{digest.hexdigest()}", num_lines
+            suffix = f"{kind}.gz" if is_named_gzip(path) else kind
+            digest.update(suffix.encode() + b"\0" + file_digest.digest())
+            if kind == ".parquet":
+                bounds.append(check_parquet(path, self.fields))
+            else:
+                # How many lines a compressed file has, only unpacking it would tell.
+                bounds.append(None if is_named_gzip(path) else num_lines)
+        return f"files-{digest.hexdigest()}", None if None in bounds else sum(bounds)
 
-    def sentences(self, report: LineReport, max_bytes: int) -> Iterator[str]:
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         report.ignored_files.extend(self.ignored)
         for path in self.paths:
-            is_json = path.suffix.lower() == ".jsonl"
+            for record in self._records_of(path, report, max_bytes):
+                report.num_sentences += 1
+                yield record
+
+    def _records_of(self, path: Path, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        kind = kind_of(path)
+        if kind == ".parquet":
+            yield from iterate_parquet(path, self.fields, report, max_bytes)
+        elif kind in _TABLES:
+            yield from iterate_csv(path, self.fields, report, max_bytes)
+        else:
             for text, where in iterate_lines(path, report, max_bytes):
-                sentence = sentence_of_object(text, self.field, where, report) if is_json else text
-                if sentence is not None:
-                    report.num_sentences += 1
-                    yield sentence
+                record = record_of_object(text, self.fields, where, report) if kind == ".jsonl" else (text,)
+                if record is not None:
+                    yield record
 
 
-class Column:
-    """One text column of a `datasets` split."""
+class Columns:
+    """Text columns of a `datasets` split."""
 
-    def __init__(self, rows, name: str, field: str):
-        if field not in rows.column_names:
-            there = ", ".join(rows.column_names)
-            raise UserError(f"{name} has no column {field!r}; its columns are {there}")
+    def __init__(self, rows, name: str, fields: Sequence[str]):
+        for field in fields:
+            if field not in rows.column_names:
+                there = ", ".join(rows.column_names)
+                raise UserError(f"{name} has no column {field!r}; its columns are {there}")
         # A selection or a shuffle lives in an index beside the table; with_format keeps it in force.
-        self.rows, self.name, self.field = rows.select_columns([field]).with_format("arrow"), name, field
+        self.rows = rows.select_columns(list(dict.fromkeys(fields))).with_format("arrow")
+        self.name, self.fields = name, tuple(fields)
 
-    def _values(self) -> Iterator[object]:
+    def _values(self) -> Iterator[Tuple[object, ...]]:
         for table in self.rows.iter(batch_size=_ROWS_A_READ):
-            yield from table.column(self.field).to_pylist()
+            yield from zip(*(table.column(field).to_pylist() for field in self.fields))
 
     def identity(self) -> Tuple[str, Optional[int]]:
         digest = hashlib.blake2b(digest_size=16)
-        for value in self._values():
-            encoded = repr(value).encode("utf-8", errors="surrogatepass")
-            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        for values in self._values():
+            for value in values:
+                encoded = repr(value).encode("utf-8", errors="surrogatepass")
+                digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return f"column-{digest.hexdigest()}", len(self.rows)
 
-    def sentences(self, report: LineReport, max_bytes: int) -> Iterator[str]:
-        for number, value in enumerate(self._values()):
-            where = f"{self.name} row {number}"
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        is_column_named = len(self.fields) > 1
+        for number, values in enumerate(self._values()):
             report.num_lines += 1
-            if not isinstance(value, str):
-                report.note("without_field", where)
-            elif len(value.encode("utf-8", errors="surrogatepass")) > max_bytes:
-                report.note("too_long", where)
-            elif (sentence := checked_sentence(value, where, report)) is not None:
+            where = f"{self.name} row {number}"
+            record = checked_record(values, self.fields, where, report, is_column_named, max_bytes)
+            if record is not None:
                 report.num_sentences += 1
-                yield sentence
+                yield record
 
 
 class Demo:
     """The movie reviews of the `demo` extra."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, fields: Sequence[str]):
         from fastadv.data import demo
 
         self.name = name
         demo.check_sentences_name(name)
+        if len(fields) > 1:
+            raise UserError(f"{name} has sentences alone, so no {_listed(fields[1:])}; expected .jsonl or a table")
 
     def identity(self) -> Tuple[str, Optional[int]]:
         from fastadv.data import demo
 
         return f"{self.name}-{demo.reviews_fingerprint()}", None
 
-    def sentences(self, report: LineReport, max_bytes: int) -> Iterator[str]:
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         from fastadv.data import demo
 
         for sentence in demo.demo_sentences(self.name):
             report.num_lines += 1
             report.num_sentences += 1
-            yield sentence
+            yield (sentence,)
 
 
-def open_source(source: str | os.PathLike, field: str = "text", split: str = "train") -> Source:
-    """Finds what ``source`` names.
+def _listed(fields: Sequence[str]) -> str:
+    return " and no ".join(map(repr, fields))
 
-    In this order: ``demo:...``; a file or folder that exists (a folder written by ``save_to_disk``, one with
-    .txt or .jsonl files, taken in the order of their names and without subfolders, one with parquet files);
-    else a dataset of the Hub or its cache, as ``owner/name`` or ``owner/name:configuration``.
+
+def named_fields(field: str, positive_field: Optional[str], negative_field: Optional[str]) -> Tuple[str, ...]:
+    """The columns of a record in its order.
 
     Raises:
-        UserError: nothing there can be read as sentences.
+        UserError: a negative without a positive.
     """
-    name = os.fspath(source)
+    if negative_field is not None and positive_field is None:
+        raise UserError(f"data.negative_field = {negative_field!r}: expected null where data.positive_field is null")
+    return tuple(name for name in (field, positive_field, negative_field) if name is not None)
+
+
+def open_source(
+    source: str | os.PathLike,
+    field: str = "text",
+    split: str = "train",
+    positive_field: Optional[str] = None,
+    negative_field: Optional[str] = None,
+) -> Source:
+    """Finds what ``source`` names.
+
+    In this order: ``demo:...``; a file or folder that exists (a folder written by ``save_to_disk``; one with files of
+    sentences, taken in the order of their names and without subfolders; one with parquet files alone, here or
+    deeper, which `datasets` reads by splits); else a dataset of the Hub or its cache, as ``owner/name`` or
+    ``owner/name:configuration``.
+
+    Raises:
+        UserError: nothing there can be read as sentences, or it lacks a column.
+    """
+    name, fields = os.fspath(source), named_fields(field, positive_field, negative_field)
     if name.startswith("demo:"):
-        return Demo(name)
+        return Demo(name, fields)
     if not name:
         # As a path it would be the current folder.
         raise UserError(f"the name of the text is empty; sentences come from {_ALLOWED}")
     path = Path(name).expanduser()
     if path.is_dir():
-        return _open_folder(path, field, split)
+        return _open_folder(path, fields, split)
     if path.is_file():
-        if path.suffix.lower() not in SUFFIXES:
-            raise UserError(
-                f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from .txt and .jsonl files"
-            )
-        return Files([path], field)
+        if not _is_named_readable(path):
+            raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
+        return Files([path], fields)
     if path.exists():
         raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
-    looks_like_path = (
-        path.suffix.lower() in (*SUFFIXES, ".json", ".csv", ".tsv", ".parquet", ".gz") or path.is_symlink()
-    )
+    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink()
     if looks_like_path or not _DATASET_NAME.fullmatch(name):
         raise UserError(f"{name!r} does not exist; sentences come from {_ALLOWED}")
     dataset, _, configuration = name.partition(":")
-    return Column(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]", field)
+    return Columns(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]", fields)
 
 
-def _open_folder(folder: Path, field: str, split: str) -> Source:
+def _is_named_readable(path: Path) -> bool:
+    return kind_of(path) in (SUFFIXES[:-1] if is_named_gzip(path) else SUFFIXES)
+
+
+def _open_folder(folder: Path, fields: Sequence[str], split: str) -> Source:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        return Column(_load_saved(folder, split), f"{folder.name}[{split}]", field)
+        return Columns(_load_saved(folder, split), f"{folder.name}[{split}]", fields)
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    paths = [entry for entry in entries if entry.suffix.lower() in SUFFIXES and entry.is_file()]
-    if paths:
-        return Files(paths, field, tuple(entry.name for entry in entries if entry not in set(paths)))
+    paths = [entry for entry in entries if _is_named_readable(entry) and entry.is_file()]
+    if any(kind_of(path) != ".parquet" for path in paths):
+        return Files(paths, fields, tuple(entry.name for entry in entries if entry not in set(paths)))
     if any(folder.rglob("*.parquet")):
-        return Column(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]", field)
-    raise UserError(f"{folder} holds no .txt or .jsonl file and no saved dataset")
+        return Columns(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]", fields)
+    raise UserError(f"{folder} holds no .txt or .jsonl file, no table and no saved dataset")
 
 
 def _load_saved(folder: Path, split: str):
@@ -219,18 +276,19 @@ def iterate_sentences(
         found.
     """
     opened = open_source(source, field, split)
-    return sentences_of(opened, source, field, LineReport() if report is None else report, max_bytes_per_line)
+    records = records_of(opened, source, (field,), LineReport() if report is None else report, max_bytes_per_line)
+    return (sentence for (sentence,) in records)
 
 
-def sentences_of(
-    opened: Source, name: str | os.PathLike, field: str, report: LineReport, max_bytes: int
-) -> Iterator[str]:
-    """The sentences of an opened source; UserError at the end when there was none."""
-    yield from opened.sentences(report, max_bytes)
+def records_of(
+    opened: Source, name: str | os.PathLike, fields: Sequence[str], report: LineReport, max_bytes: int
+) -> Iterator[Record]:
+    """The records of an opened source; UserError at the end when there was none."""
+    yield from opened.records(report, max_bytes)
     if report.num_sentences:
         return
     if report.num_without_field and report.fields_seen:
         there = ", ".join(report.fields_seen)
-        first = report.first["without_field"]
-        raise UserError(f"no line of {name} has a string {field!r} (first: {first}); fields there: {there}")
+        wanted, first = " and ".join(map(repr, fields)), report.first["without_field"]
+        raise UserError(f"no line of {name} has a string {wanted} (first: {first}); fields there: {there}")
     raise UserError(f"{name} gives no sentence: {report.summary()}")

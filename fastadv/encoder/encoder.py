@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.encoder.attention import padding_of
+from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.generic import GenericModel
+from fastadv.encoder.lora import add_lora
 from fastadv.encoder.packed import PackedModel, why_not_packed
 from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
 from fastadv.encoder.positions import first_position, num_positions
@@ -85,19 +87,26 @@ class Encoder(nn.Module):
         path: str = "auto",
         perturb_at: str = "embedding",
         dtype: torch.dtype = torch.float32,
+        num_frozen_layers: Optional[int] = None,
+        lora_rank: Optional[int] = None,
+        lora_alpha: Optional[float] = None,
+        lora_target_modules: Optional[Sequence[str]] = None,
     ) -> "Encoder":
         """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
 
         Args:
             pooling: None takes what the model's sentence-transformers files say, else ``cls``.
             max_length: None likewise, else what tokenizer and positions allow.
+            num_frozen_layers: embeddings and so many first layers are not trained (``depth.py``); None: all are.
+            lora_rank: train low-rank adapters in place of the weights (``lora.py``, which has the other two); None:
+                no adapters. They draw from torch's generator.
 
         Raises:
             UserError: no such model, pickled or missing weights, or a value that is not allowed.
         """
         source = find_model(model)
         source.check_max_length(max_length)
-        return cls(
+        encoder = cls(
             load_weights(source, dtype),
             load_tokenizer(source),
             pooling=(source.pooling or "cls") if pooling is None else pooling,
@@ -106,6 +115,11 @@ class Encoder(nn.Module):
             path=path,
             perturb_at=perturb_at,
         )
+        if num_frozen_layers is not None:
+            freeze_layers(encoder.hf, num_frozen_layers)
+        if lora_rank is not None:
+            add_lora(encoder.hf, lora_rank, lora_alpha, lora_target_modules)
+        return encoder
 
     @property
     def path(self) -> str:
@@ -120,12 +134,21 @@ class Encoder(nn.Module):
     @property
     def embedding_size(self) -> int:
         """E, the size of a row of X; D but for factorised embeddings (ALBERT, ELECTRA)."""
-        return self.hf.get_input_embeddings().embedding_dim
+        return self._model.embedding_size
 
     @property
     def vocab_size(self) -> int:
         """Rows of the word embedding."""
         return self.hf.get_input_embeddings().num_embeddings
+
+    @property
+    def num_layers(self) -> int:
+        """Layers a token passes through, shared ones counted each time."""
+        return len(layer_modules(self.hf))
+
+    def parameter_depths(self) -> Dict[str, int]:
+        """Name in ``hf`` -> 0 in the embeddings, i in layer i, number of layers + 1 behind them; see ``depth.py``."""
+        return parameter_depths(self.hf)
 
     @property
     def position_offset(self) -> int:

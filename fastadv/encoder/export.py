@@ -14,6 +14,7 @@ from typing import Dict, Optional
 import torch
 from torch import Tensor
 
+from fastadv.encoder.lora import merged_state_dict
 from fastadv.errors import UserError
 
 
@@ -24,7 +25,7 @@ def export_encoder(
 
     Args:
         card: the text of README.md; None writes a short one.
-        state_dict: weights to write in place of the model's own.
+        state_dict: weights to write in place of the model's own; adapters (LoRA) are merged either way.
 
     Raises:
         UserError: ``folder`` exists and is not an export.
@@ -63,9 +64,10 @@ def _write_export(encoder, folder: Path, card: Optional[str], state_dict: Option
     folder.mkdir()
     # sentence-transformers averages over layers only where the model hands them all out.
     with _returns_all_layers(encoder.hf.config, encoder.pooling == "first_last"):
-        encoder.hf.save_pretrained(folder, state_dict=state_dict)
+        encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
     tokenizer = copy.deepcopy(encoder.tokenizer)
     tokenizer.model_max_length = encoder.max_length
+    _let_readers_pad(tokenizer, encoder.hf.config)
     if tokenizer.is_fast:
         # Left by the last call; a reader of tokenizer.json alone would cut texts by it.
         tokenizer.backend_tokenizer.no_truncation()
@@ -73,6 +75,19 @@ def _write_export(encoder, folder: Path, card: Optional[str], state_dict: Option
     tokenizer.save_pretrained(folder)
     _write_sentence_transformers_files(encoder, folder)
     (folder / "README.md").write_text(default_card(encoder) if card is None else card, encoding="utf-8")
+
+
+def _let_readers_pad(tokenizer, config) -> None:
+    """Readers of an export pad their batches, which we never do; where they do it must not change a vector."""
+    # On the left it would move every absolute position, and the first token, which cls pooling takes.
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token_id is None:
+        # Any token will do, for the mask hides it; RoBERTa alone wants the one its positions are counted by.
+        pad_id = config.pad_token_id
+        known = [tokenizer.eos_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.convert_ids_to_tokens(0)]
+        if pad_id is not None and 0 <= pad_id < len(tokenizer):
+            known.insert(0, tokenizer.convert_ids_to_tokens(pad_id))
+        tokenizer.pad_token = next(token for token in known if token is not None)
 
 
 @contextmanager

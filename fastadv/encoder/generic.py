@@ -46,6 +46,16 @@ class GenericModel:
                 "perturb_at 'embedding' is not possible, 'word' is"
             )
         self.hooked = hooked
+        self._embedding_size: Optional[int] = None
+
+    @property
+    def embedding_size(self) -> int:
+        """E, measured once on one token: some embeddings modules widen their word rows (DeBERTa-v2, MobileBERT)."""
+        if self._embedding_size is None:
+            token = PackedBatch.from_token_lists([[0]], [[False]]).to(self.hf.device)
+            with torch.no_grad():
+                self._embedding_size = self.embed(token, dropout=False).shape[-1]
+        return self._embedding_size
 
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
         """X (T, E): the hooked module's output at real tokens."""

@@ -93,6 +93,9 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
     if inspect.isclass(model_class):
         if "add_pooling_layer" in inspect.signature(model_class.__init__).parameters:
             options["add_pooling_layer"] = False
+    if source.config.model_type == "modernbert":
+        # Where flash-attn is installed it would choose that, and take the padding out before its embeddings.
+        options["attn_implementation"] = "sdpa"
     try:
         # What transformers would print about unused and missing weights is judged below.
         with _quiet_transformers():
@@ -120,9 +123,13 @@ def load_tokenizer(source: ModelSource):
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source.location, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False)
     except Exception as error:
         raise UserError(f"model {source.name!r} has no tokenizer that opens: {_one_line(error)}") from error
+    # transformers 5 makes up a tokenizer of special tokens alone where there are no files for one.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise UserError(f"model {source.name!r} has no tokenizer that opens: it has no vocabulary")
+    return tokenizer
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import torch
 
 from fastadv.config import Config
 from fastadv.data.batching import BatchOrder, make_loader
+from fastadv.data.mixture import JoinedText, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
 from fastadv.engine.step import Step
@@ -24,18 +25,26 @@ class TrainingData:
 
     def __init__(self, config: Config, encoder, progress: bool):
         data, train = config.data, config.train
-        self.text = TokenizedText.build(
-            data.train,
-            encoder.tokenize,
-            encoder.tokenizer_fingerprint,
-            encoder.max_length,
-            data.field,
-            data.split,
-            data.cache_dir,
-            data.max_sentences,
-            progress,
-        )
-        self.order = BatchOrder(self.text.lengths, train.batch_size, train.seed, data.bucket_batches)
+        sources = weighted_sources(data.train)
+        texts = [
+            TokenizedText.build(
+                source.path,
+                encoder.tokenize,
+                encoder.tokenizer_fingerprint,
+                encoder.max_length,
+                data.field,
+                data.split,
+                data.cache_dir,
+                data.max_sentences,
+                progress,
+                data.positive_field,
+                data.negative_field,
+            )
+            for source in sources
+        ]
+        self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
+        parts = [(len(text), source.weight) for text, source in zip(texts, sources)]
+        self.order = BatchOrder(self.text.lengths, train.batch_size, train.seed, data.bucket_batches, parts)
         self.total_steps = train.max_steps or train.num_epochs * self.order.batches_per_epoch
         self._num_workers = data.num_workers
         self._collate = partial(collate, position_offset=encoder.position_offset)
@@ -43,7 +52,7 @@ class TrainingData:
     @property
     def fingerprint(self) -> str:
         """Equal for equal sentences cut by equal tokenizers to equal lengths."""
-        return self.text.path.stem
+        return self.text.fingerprint
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
         """What is left of an epoch after its first ``start_batch`` batches."""
@@ -67,6 +76,8 @@ def build_encoder(config: Config):
     from fastadv.encoder import Encoder
 
     encoder = config.encoder
+    # Adapters are drawn; the rest is read.
+    torch.manual_seed(config.train.seed)
     return Encoder.from_pretrained(
         encoder.model,
         pooling=encoder.pooling,
@@ -74,11 +85,19 @@ def build_encoder(config: Config):
         dropout=encoder.dropout,
         path=encoder.path,
         perturb_at=config.perturbation.perturb_at,
+        num_frozen_layers=encoder.num_frozen_layers,
+        lora_rank=encoder.lora_rank,
+        lora_alpha=encoder.lora_alpha,
+        lora_target_modules=encoder.lora_target_modules,
     )
 
 
-def build_step(config: Config, encoder) -> Step:
-    """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before."""
+def build_step(config: Config, encoder, text=None) -> Step:
+    """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before.
+
+    Args:
+        text: the tokenised training sentences, for an objective that asks how often tokens occur in them.
+    """
     from fastadv.objectives.base import resolve_objective
 
     objective_class = resolve_objective(config.objective)
@@ -87,7 +106,14 @@ def build_step(config: Config, encoder) -> Step:
         objective = objective_class(encoder.hidden_size, **config.objective_options)
     except TypeError as error:
         raise UserError(f"objective_options: {config.objective} does not take them ({error})") from error
-    return Step(encoder, objective, config.perturbation)
+    detection = None
+    if objective.detection is not None:
+        from fastadv.engine.token_counts import count_tokens
+        from fastadv.objectives.rtd import build_detection
+
+        counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
+        detection = build_detection(objective.detection, encoder, counts)
+    return Step(encoder, objective, config.perturbation, detection)
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

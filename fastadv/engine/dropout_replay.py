@@ -16,6 +16,13 @@ class DropoutReplay:
         self._cpu_state = torch.get_rng_state()
         self._cuda_states = [torch.cuda.get_rng_state(d) for d in self._cuda]
 
+    def is_unused(self) -> bool:
+        """Whether no random number was drawn since: there was no dropout."""
+        return torch.equal(torch.get_rng_state(), self._cpu_state) and all(
+            torch.equal(torch.cuda.get_rng_state(device), state)
+            for device, state in zip(self._cuda, self._cuda_states, strict=True)
+        )
+
     @contextmanager
     def again(self):
         with torch.random.fork_rng(devices=self._cuda):

@@ -131,7 +131,7 @@ class Trainer:
         self.encoder.to(self._device)
         self._data = TrainingData(self.config, self.encoder, progress=zero.is_first_rank() and sys.stderr.isatty())
         self.total_steps = self._data.total_steps
-        self._step = build_step(self.config, self.encoder)
+        self._step = build_step(self.config, self.encoder, self._data.text)
         check_resolution(self.config, self._step, self._data.first_batch())
 
     def _start(self, checkpoint: Optional[Path]) -> None:

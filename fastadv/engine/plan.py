@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fastadv.config import Config
+from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
 from fastadv.engine.run_folder import describe_adversary, find_checkpoint
 from fastadv.engine.selection import dev_score
@@ -15,7 +16,8 @@ def describe_plan(config: Config) -> str:
         UserError: data, dev data or run folder that are not what they should be.
     """
     encoder, data, train, evaluation = config.encoder, config.data, config.train, config.evaluation
-    open_source(data.train, data.field, data.split)
+    for source in weighted_sources(data.train):
+        open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
     dev_score(config.dev.data)
     folder = Path(train.output_dir).expanduser()
     checkpoint = find_checkpoint(folder, train.resume)
@@ -24,7 +26,8 @@ def describe_plan(config: Config) -> str:
     measured = f"{evaluation.num_sentences} sentences of {evaluation.held_out}, before and after"
     lines = [
         f"encoder     {encoder.model}, {encoder.pooling} pooling, at most {encoder.max_length} tokens",
-        f"data        {data.train}" + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else ""),
+        f"data        {describe_sources(data.train)}"
+        + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else ""),
         f"objective   {config.objective}{options}",
         f"adversary   {describe_adversary(config)}",
         f"training    {length} of {train.batch_size} sentences, learning rate {config.optimizer.lr:g}, "

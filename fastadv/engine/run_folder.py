@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional
 
 import fastadv
 from fastadv.config import Config
+from fastadv.data.mixture import describe_sources
 from fastadv.engine.checkpoint import newest_checkpoint
 from fastadv.errors import UserError
 from fastadv.objectives.base import resolve_objective
@@ -117,7 +118,8 @@ def model_card(
             f"trained by fastadv {fastadv.__version__} ({code_version()}).",
             "",
             "## Training",
-            f"* data: `{config.data.train}`, {num_sentences:,} sentences, cut to {encoder.max_length} tokens",
+            f"* data: `{describe_sources(config.data.train)}`, {num_sentences:,} sentences, "
+            f"cut to {encoder.max_length} tokens",
             f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} sentences, "
             f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
             f"* pooling: {encoder.pooling}; vectors are compared by cosine similarity",
@@ -139,8 +141,10 @@ def describe_adversary(config: Config) -> str:
     """The search of the objective's adversary in a few words, or "none"."""
     if not resolve_objective(config.objective).uses_adversary:
         return "none"
-    perturbation = config.perturbation
-    return f"{perturbation.norm} ball, {perturbation.num_inner_steps} inner steps, reuse {perturbation.reuse}"
+    searched = config.perturbation.as_mixed()
+    if config.perturbation.method != "mixed":
+        return f"{config.perturbation.method}, one step to the {searched.norm} ball's surface, reuse {searched.reuse}"
+    return f"{searched.norm} ball, {searched.num_inner_steps} inner steps, reuse {searched.reuse}"
 
 
 def code_version() -> str:

@@ -1,16 +1,17 @@
 """One training step as the forward of one module, which DeepSpeed wraps: ``loss = engine(batch)``.
 
     X  = embed(batch)    z  = encode(X)        mask m1
-    X+ = embed(batch)    z+ = encode(X+)       mask m2, gathered over ranks: the keys
+    X+ = embed(batch)    z+ = encode(X+)       mask m2, or a given positive text; gathered over ranks: the keys
     delta, eta = search  encode(X + delta + eta) against the keys, constants
     z_adv = encode(X + delta)                  a mask of its own, X's graph kept
-    loss  = objective(z, z+, z_adv)
+    L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
+    loss  = objective(z, z+, z_adv, L_RTD)
 
 Inner forwards never go through the engine, so nothing is reduced in them.
 """
 
-from contextlib import contextmanager
-from typing import Callable, Optional
+from functools import partial
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,11 @@ from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective, Views
 from fastadv.perturbation import Adversary, EtaTable, NonFiniteGradient, Perturbation
 from fastadv.perturbation.ball import active_tokens, wide
-from fastadv.perturbation.inner_loop import perturbed
+from fastadv.perturbation.inner_loop import CleanGradient, perturbed
 
 from .dropout_replay import DropoutReplay
 from .gather import gather_keys
+from .inner_loss import InnerLoss, kept_buffers
 
 
 class Step(nn.Module):
@@ -34,6 +36,7 @@ class Step(nn.Module):
             ``vocab_size`` and ``embedding_size``; dropout False turns it off, None leaves it to the training mode.
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
+        detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors.
@@ -41,17 +44,26 @@ class Step(nn.Module):
             must not be stepped on.
     """
 
-    def __init__(self, encoder: nn.Module, objective: Objective, perturbation: PerturbationConfig):
+    def __init__(
+        self,
+        encoder: nn.Module,
+        objective: Objective,
+        perturbation: PerturbationConfig,
+        detection: Optional[nn.Module] = None,
+    ):
         super().__init__()
+        if (detection is None) != (objective.detection is None):
+            raise ValueError("a detection is given exactly where the objective asks for one")
         self.encoder = encoder
         self.objective = objective
-        self.perturbation = perturbation
+        self.perturbation = perturbation.as_mixed()
+        self.detection = detection
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
         self.eta_table: Optional[EtaTable] = None
         if objective.uses_adversary:
-            self._adversary = Adversary(perturbation, encoder, objective)
-            if perturbation.use_eta:
+            self._adversary = Adversary(self.perturbation, encoder, objective)
+            if self.perturbation.use_eta:
                 dtype = wide(next(encoder.parameters()).dtype)
                 self.eta_table = EtaTable(
                     encoder.vocab_size, encoder.embedding_size, perturbation.sigma, dtype, perturbation.norm
@@ -64,66 +76,77 @@ class Step(nn.Module):
             NonFiniteGradient: an inner gradient was not finite and ``on_nonfinite`` is raise.
         """
         self.metrics, self.is_skipped = {}, False
+        objective = self.objective
         x = self.encoder.embed(batch)
-        query_masks = DropoutReplay(x.device)
-        query = self.objective.project(self.encoder.encode(x, batch))
-        positive_keys = None
-        positive_masks = DropoutReplay(x.device)
-        if self.objective.uses_positive:
-            positive_keys = self._positive_keys(batch)
-        adversarial = adversarial_keys = None
-        if self.objective.uses_adversary:
-            loss = self._inner_loss(batch, positive_keys, query_masks, positive_masks)
-            found = self._search(x, batch, loss)
-            adversarial = self.objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
+        masks = DropoutReplay(x.device)
+        pooled = self.encoder.encode(x, batch)
+        # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
+        is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
+        query = objective.project(pooled)
+        keys_masks = DropoutReplay(x.device)
+        keys = self._positive_keys(batch) if objective.uses_positive else None
+        adversarial = adversarial_keys = eta = loss_rtd = None
+        if objective.uses_adversary:
+            inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
+            # Frozen embeddings have no graph to X.
+            has_graph = is_as_inner and x.requires_grad
+            at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
+            found = self._search(x, batch, inner_loss, at_clean)
+            adversarial = objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
             adversarial_keys = gather_keys(adversarial, batch.sentence_ids)
-        views = Views(query, batch.sentence_ids, positive_keys, adversarial, adversarial_keys)
-        loss, terms = self.objective.loss(views)
+            eta = found.eta
+        if self.detection is not None:
+            loss_rtd, rtd_metrics = self.detection(batch, pooled, query, eta)
+            self.metrics.update(rtd_metrics)
+        views = Views(query, batch.sentence_ids, keys, adversarial, adversarial_keys, loss_rtd)
+        loss, terms = objective.loss(views)
         self.metrics.update(loss=loss.detach(), **terms)
         return loss
 
-    def _positive_keys(self, batch: PackedBatch) -> Keys:
-        positive = self.objective.project(self.encoder.encode(self.encoder.embed(batch), batch))
-        return gather_keys(positive, batch.sentence_ids)
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether inner steps have the clean pass's dropout masks."""
+        return self.perturbation.inner_dropout == "frozen"
 
     def _inner_loss(
-        self,
-        batch: PackedBatch,
-        keys: Optional[Keys],
-        query_masks: DropoutReplay,
-        positive_masks: DropoutReplay,
-    ) -> Callable[[Tensor], Tensor]:
-        """points (T, E) → the objective's inner loss, summed over rows."""
-        keys = None if keys is None else keys.detach()
-        is_frozen = self.perturbation.inner_dropout == "frozen"
+        self, batch: PackedBatch, keys: Optional[Keys], masks: DropoutReplay, keys_masks: DropoutReplay
+    ) -> InnerLoss:
+        def keys_anew() -> Keys:
+            # The reference computes the keys each time, under the masks that made them first.
+            with torch.no_grad(), keys_masks.again(), kept_buffers(self.objective):
+                return self._positive_keys(batch)
 
-        def vectors(points: Tensor) -> Tensor:
-            if not is_frozen:
-                return self.encoder.encode(points, batch, dropout=False)
-            with query_masks.again():
-                return self.encoder.encode(points, batch)
+        return InnerLoss(
+            self.encoder,
+            self.objective,
+            batch,
+            keys,
+            masks=masks if self._is_frozen else None,
+            keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
+        )
 
-        def inner_loss(points: Tensor) -> Tensor:
-            own_keys = keys
-            if self.perturbation.reuse == "none" and keys is not None:
-                # The reference computes the keys anew each time, under the masks that made them first.
-                with torch.no_grad(), positive_masks.again(), _kept_buffers(self.objective):
-                    own_keys = self._positive_keys(batch)
-            return self.objective.inner_loss(
-                self.objective.project(vectors(points), is_inner=True), own_keys, batch.sentence_ids
-            )
+    def _positive_keys(self, batch: PackedBatch) -> Keys:
+        """z+ of the given positive texts, or of the sentences once more; given hard negatives go with them."""
+        keys = self._keys(batch if batch.positive is None else batch.positive, batch.sentence_ids)
+        if batch.hard_negative is None:
+            return keys
+        return keys.with_hard_negatives(self._keys(batch.hard_negative, batch.hard_negative.sentence_ids))
 
-        return inner_loss
+    def _keys(self, texts: PackedBatch, sentence_ids: Tensor) -> Keys:
+        return gather_keys(self.objective.project(self.encoder.encode(self.encoder.embed(texts), texts)), sentence_ids)
 
-    def _search(self, x: Tensor, batch: PackedBatch, loss: Callable[[Tensor], Tensor]) -> Perturbation:
+    def _search(
+        self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]
+    ) -> Perturbation:
         eta = None if self.eta_table is None else self.eta_table.read(batch)
-        found = self._adversary.search(x, batch, loss, eta)
+        found = self._adversary.search(x, batch, loss, eta, at_clean)
         if bool((found.nonfinite_step > 0).any()):
             if self.perturbation.on_nonfinite == "raise":
                 raise NonFiniteGradient(found)
             self.is_skipped = True
             self.metrics["num_nonfinite_sentences"] = (found.nonfinite_step > 0).sum()
-        self.metrics["inner_gain"] = found.gain
+        if self.perturbation.num_inner_steps > 1:
+            self.metrics["inner_gain"] = found.gain
         self.metrics["delta_rms"] = found.delta.square().mean().sqrt()
         if self.eta_table is not None:
             self.eta_table.accumulate(found.eta, batch, active_tokens(batch, self.perturbation))
@@ -149,19 +172,3 @@ class Step(nn.Module):
     def load_extra_state_dict(self, state: dict[str, Tensor]) -> None:
         if self.eta_table is not None:
             self.eta_table.load_state_dict(state)
-
-
-@contextmanager
-def _kept_buffers(module: nn.Module):
-    """Running statistics change on copies inside the block, and are the old ones after it.
-
-    Copies, since graphs built before hold the originals and refuse a backward once those were written to.
-    """
-    originals = [(owner, name, value) for owner in module.modules() for name, value in owner._buffers.items()]
-    for owner, name, value in originals:
-        owner._buffers[name] = None if value is None else value.clone()
-    try:
-        yield
-    finally:
-        for owner, name, value in originals:
-            owner._buffers[name] = value

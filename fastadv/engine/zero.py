@@ -88,12 +88,25 @@ def is_first_rank() -> bool:
 
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Fused AdamW; biases and LayerNorm weights are not decayed, as is the custom with BERT."""
+    """Fused AdamW; biases and LayerNorm weights are not decayed, as is the custom with BERT.
+
+    With ``layer_lr_decay`` below 1, layer i of n takes lr * layer_lr_decay^(n + 1 - i), the embeddings as layer 0;
+    what is no part of ``module.encoder``'s layers takes lr. The group of the highest rate comes first: it is the one
+    that is logged.
+
+    Raises:
+        UserError: every parameter is frozen.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    if not trained:
+        raise UserError("nothing is left to train: encoder.num_frozen_layers freezes all there is")
+    levels = _levels_below_head(module) if config.layer_lr_decay < 1 else {}
+    groups = []
+    for level in sorted({levels.get(id(p), 0) for p in trained}):
+        here = [p for p in trained if levels.get(id(p), 0) == level]
+        lr = config.lr * config.layer_lr_decay**level
+        groups.append({"params": [p for p in here if p.ndim > 1], "weight_decay": config.weight_decay, "lr": lr})
+        groups.append({"params": [p for p in here if p.ndim <= 1], "weight_decay": 0.0, "lr": lr})
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.lr,
@@ -101,6 +114,13 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.A
         eps=config.eps,
         fused=True,
     )
+
+
+def _levels_below_head(module: nn.Module) -> dict[int, int]:
+    """id of a parameter of ``module.encoder`` -> how many layers it lies below the head: 1 in the last layer."""
+    encoder = module.encoder
+    depths = encoder.parameter_depths()
+    return {id(p): encoder.num_layers + 1 - depths[name] for name, p in encoder.hf.named_parameters()}
 
 
 def linear_schedule(optimizer, warmup_ratio: float, total_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
@@ -139,6 +159,11 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     deepspeed = import_deepspeed()
     optimizer = build_optimizer(module, config.optimizer)
     schedule = linear_schedule(optimizer, config.optimizer.warmup_ratio, total_steps)
+    if config.engine.precision != "fp32":
+        # ZeRO keeps master copies of what it trains alone; the rest of the encoder would leave the run rounded.
+        for parameter in getattr(module, "encoder", module).parameters():
+            if not parameter.requires_grad:
+                parameter.before_rounding = parameter.detach().cpu().clone()
     engine, *_ = deepspeed.initialize(
         model=module, optimizer=optimizer, lr_scheduler=schedule, config=deepspeed_config(config)
     )
@@ -192,13 +217,18 @@ def _require_finite(name: str, value: float, step: int) -> None:
 
 
 def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:
-    """``module``'s state dict on the CPU, with ZeRO's float32 master copy in place of each bfloat16 parameter."""
+    """``module``'s state dict on the CPU, with ZeRO's float32 master copy in place of each bfloat16 parameter.
+
+    A frozen parameter, of which ZeRO has none, is what it was before ``initialise``.
+    """
     state = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
     low_precision = {n: p for n, p in module.named_parameters() if p.dtype in (torch.bfloat16, torch.float16)}
     if low_precision:
         from deepspeed.utils import safe_get_full_fp32_param
 
         for name, parameter in low_precision.items():
-            master = safe_get_full_fp32_param(parameter)
+            master = getattr(parameter, "before_rounding", None)
+            if master is None:
+                master = safe_get_full_fp32_param(parameter)
             state[name] = (parameter if master is None else master).detach().float().cpu().clone()
     return state

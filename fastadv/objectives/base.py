@@ -6,17 +6,21 @@ It owns its heads. It knows nothing of DeepSpeed, files, devices, or of how the 
 it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from torch import Tensor, nn
 
 from fastadv.errors import UserError
 
+if TYPE_CHECKING:
+    from .rtd import DetectionOptions
+
 SHIPPED = {
     "simcse": "fastadv.objectives.simcse:SimCSE",
     "robustsentembed": "fastadv.objectives.robustsentembed:RobustSentEmbed",
+    "uscal": "fastadv.objectives.uscal:USCAL",
 }
 
 
@@ -30,9 +34,19 @@ class Keys:
     """(M,) equal for equal sentences"""
     row_offset: int = 0
     """the key of this process's row i is row_offset + i"""
+    hard_negatives: Optional[Tensor] = None
+    """(M, D) a given negative of each key's sentence, and a negative of every other; None where none are given"""
+    hard_negative_ids: Optional[Tensor] = None
+    """(M,) their own sentence ids"""
+
+    def with_hard_negatives(self, given: "Keys") -> "Keys":
+        """These keys, and the vectors of ``given``, of the same sentences in the same order, as hard negatives."""
+        return replace(self, hard_negatives=given.vectors, hard_negative_ids=given.sentence_ids)
 
     def detach(self) -> "Keys":
-        return Keys(self.vectors.detach(), self.sentence_ids, self.row_offset)
+        """The same keys as constants."""
+        hard = None if self.hard_negatives is None else self.hard_negatives.detach()
+        return replace(self, vectors=self.vectors.detach(), hard_negatives=hard)
 
 
 @dataclass(frozen=True)
@@ -44,11 +58,13 @@ class Views:
     sentence_ids: Tensor
     """(B,)"""
     positive_keys: Optional[Keys] = None
-    """z+ of the global batch, the clean pass under the second mask; where `uses_positive`"""
+    """z+ of the global batch: given positive texts, or a clean pass under the second mask; where `uses_positive`"""
     adversarial: Optional[Tensor] = None
     """(B, D) z_adv = f(X + delta); where `uses_adversary`"""
     adversarial_keys: Optional[Keys] = None
     """z_adv of the global batch; where `uses_adversary`"""
+    loss_rtd: Optional[Tensor] = None
+    """scalar L_RTD; where `detection`"""
 
 
 class Objective(nn.Module):
@@ -62,6 +78,8 @@ class Objective(nn.Module):
     """whether a second clean view z+ is computed"""
     uses_adversary = False
     """whether a perturbation is searched and z_adv computed"""
+    detection: Optional["DetectionOptions"] = None
+    """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 
     def __init__(self, hidden_size: int):
         super().__init__()

@@ -23,6 +23,7 @@ class ContrastiveObjective(Objective):
         head: from pooled vectors to z: mlp (Linear, tanh), bn_mlp, or none.
         multi_positive: several positives inside one logarithm, averaged over one denominator, or each with its own.
         mask_duplicates: equal sentences are not each other's negatives.
+        weight_hard_negative: times a sentence's own given hard negative counts in its denominator (SimCSE's alpha).
     """
 
     def __init__(
@@ -33,11 +34,15 @@ class ContrastiveObjective(Objective):
         head: Literal["mlp", "bn_mlp", "none"] = "mlp",
         multi_positive: MultiPositive = "sum",
         mask_duplicates: bool = True,
+        weight_hard_negative: float = 1.0,
     ):
         super().__init__(hidden_size)
         if not temperature > 0:
             raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
+        if not weight_hard_negative > 0:
+            raise UserError(f"objective_options.weight_hard_negative: {weight_hard_negative} given, must be above 0")
         self.temperature = temperature
+        self.weight_hard_negative = weight_hard_negative
         self.multi_positive = multi_positive
         self.mask_duplicates = mask_duplicates
         self.head = make_head(head, hidden_size)
@@ -61,6 +66,9 @@ class ContrastiveObjective(Objective):
     def contrast(self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: str = "mean") -> Tensor:
         """L_con(query, key_sets): row i's positives are its own row of every set, its negatives all other rows.
 
+        Hard negatives given with a set are negatives of every row, a row's own `weight_hard_negative` times (Gao et al.
+        2021, eq. 5 and appendix).
+
         Args:
             query: (B, D).
             sentence_ids: (B,).
@@ -68,6 +76,8 @@ class ContrastiveObjective(Objective):
             reduction: mean or sum over the B rows.
         """
         first = key_sets[0]
+        # One set has them: that of the given positives.
+        given = next((keys for keys in key_sets if keys.hard_negatives is not None), first)
         return info_nce(
             query,
             torch.stack([keys.vectors for keys in key_sets]),
@@ -76,5 +86,8 @@ class ContrastiveObjective(Objective):
             query_ids=sentence_ids if self.mask_duplicates else None,
             key_ids=first.sentence_ids if self.mask_duplicates else None,
             multi_positive=self.multi_positive,
+            hard_negatives=given.hard_negatives,
+            hard_negative_ids=given.hard_negative_ids if self.mask_duplicates else None,
+            own_hard_negative_weight=self.weight_hard_negative,
             reduction=reduction,
         )

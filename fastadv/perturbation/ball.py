@@ -96,6 +96,7 @@ def check_resolution(
     Raises:
         UserError: more than half of X's entries would not move.
     """
+    config = config.as_mixed()
     active = active_tokens(batch, config)
     sizes = sentence_sizes(x, batch, config, active)
     if sizes.epsilon is None or not bool((sizes.epsilon > 0).any()):

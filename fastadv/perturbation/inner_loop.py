@@ -10,6 +10,9 @@ loop::
 ``reuse: exact`` takes one gradient a step for delta and eta alike, with the parameters frozen, so that no weight
 gradient is computed and no activation kept for one. ``reuse: none`` is the reference it is compared with: a full
 backward through every parameter, once for delta and once for eta.
+
+A search that starts at X itself may take its first gradient from the graph of the clean pass, where the caller has one
+(``at_clean``): one forward less.
 """
 
 from contextlib import contextmanager, nullcontext
@@ -29,6 +32,8 @@ from .token import start_eta, step_eta
 
 InnerLoss = Callable[[Tensor], Tensor]
 """points (T, E) → the loss summed over sentences, a scalar"""
+CleanGradient = Callable[[], tuple[Tensor, Tensor]]
+"""() → the gradient (T, E) of that loss at x itself, and the loss"""
 
 
 class NonFiniteGradient(RuntimeError):
@@ -79,16 +84,29 @@ class Adversary:
     """
 
     def __init__(self, config: PerturbationConfig, *modules: nn.Module):
-        self.config = config
+        self.config = config.as_mixed()
         self._modules = modules
 
-    def search(self, x: Tensor, batch: PackedBatch, loss: InnerLoss, eta: Optional[Tensor] = None) -> Perturbation:
+    @property
+    def starts_at_clean(self) -> bool:
+        """Whether the first gradient is taken at x itself: delta starts at 0 and there is no eta."""
+        return self.config.sigma == 0 and not self.config.use_eta
+
+    def search(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        loss: InnerLoss,
+        eta: Optional[Tensor] = None,
+        at_clean: Optional[CleanGradient] = None,
+    ) -> Perturbation:
         """Finds delta and eta that raise ``loss`` around ``x``.
 
         Args:
             x: (T, E) embeddings; taken as a constant.
             loss: sums over sentences; every sentence's part must depend on its own tokens only.
             eta: (T, E) start of the token-level perturbation, by default 0; without ``use_eta`` it must be None.
+            at_clean: serves as the first gradient where the search `starts_at_clean`, unless ``reuse`` is none.
 
         Returns:
             The perturbation; non-finite gradients are recorded in it and leave their sentence's part as it was.
@@ -107,7 +125,12 @@ class Adversary:
         losses: list[Tensor] = []
         with self._frozen() if config.reuse == "exact" else nullcontext():
             for step in range(1, config.num_inner_steps + 1):
-                grads, value = self._gradients(x, pgd, fgsm, eta, loss, active)
+                if step == 1 and at_clean is not None and self.starts_at_clean and config.reuse == "exact":
+                    grad, value = at_clean()
+                    # Both chains stand at x.
+                    grads = (_of_active(grad, active),) * 3
+                else:
+                    grads, value = self._gradients(x, pgd, fgsm, eta, loss, active)
                 losses.append(value)
                 for grad in grads:
                     is_bad = ~segment_norm(grad, batch.cu_seqlens, "linf").isfinite()
@@ -155,10 +178,7 @@ class Adversary:
             value = loss(point)
             wanted = [point] if self.config.reuse == "exact" else [point, *self._parameters()]
             grad, *_ = torch.autograd.grad(value, wanted, allow_unused=len(wanted) > 1)
-        grad = grad.to(wide(grad.dtype))
-        if active is not None:
-            grad = torch.where(active[:, None], grad, 0)
-        return grad, value.detach()
+        return _of_active(grad, active), value.detach()
 
     def _parameters(self):
         return [p for module in self._modules for p in module.parameters() if p.requires_grad]
@@ -174,6 +194,12 @@ class Adversary:
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(True)
+
+
+def _of_active(grad: Tensor, active: Optional[Tensor]) -> Tensor:
+    """The gradient in the perturbation's type, 0 at tokens that are not perturbed."""
+    grad = grad.to(wide(grad.dtype))
+    return grad if active is None else torch.where(active[:, None], grad, 0)
 
 
 def perturbed(x: Tensor, shift: Tensor) -> Tensor:

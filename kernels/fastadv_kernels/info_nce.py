@@ -43,6 +43,8 @@ def info_nce_reference(
     multi_positive: str,
     hard_negatives: Optional[Tensor],
     hard_negative_weight: float,
+    own_hard_negative_weight: float = 1.0,
+    hard_negative_ids: Optional[Tensor] = None,
 ) -> Tensor:
     """Loss of each row, (N,). Shapes as in ``info_nce``, keys (S, M, D)."""
     num_rows, num_sets, num_keys = query.shape[0], keys.shape[0], keys.shape[1]
@@ -63,9 +65,16 @@ def info_nce_reference(
         own_positive = positive.logsumexp(dim=1, keepdim=True)
     if hard_negatives is not None:
         hard = unit_query @ direction_reference(hard_negatives, "l2").T / temperature
-        hard = (hard + math.log(hard_negative_weight)).unsqueeze(1).expand(-1, negative.shape[1], -1)
-        negative = torch.cat([negative, hard], dim=2)
-        present = torch.cat([present, torch.ones_like(hard, dtype=torch.bool)], dim=2)
+        hard = hard + math.log(hard_negative_weight)
+        if own_hard_negative_weight != 1:
+            is_own = own.unsqueeze(1) == torch.arange(hard.shape[1], device=query.device)
+            hard = torch.where(is_own, hard + math.log(own_hard_negative_weight), hard)
+        hard_present = torch.ones_like(hard, dtype=torch.bool)
+        if hard_negative_ids is not None:
+            hard_present = query_ids.unsqueeze(1) != hard_negative_ids
+        num_groups = negative.shape[1]
+        negative = torch.cat([negative, hard.unsqueeze(1).expand(-1, num_groups, -1)], dim=2)
+        present = torch.cat([present, hard_present.unsqueeze(1).expand(-1, num_groups, -1)], dim=2)
     loss = -logsigmoid(own_positive - safe_logsumexp(negative, present)).mean(dim=1)
     if multi_positive == "mean" and num_sets > 1:
         # A log-sum-exp of its own: through a shared one autograd would add 1 and the negatives' probability, and
@@ -75,7 +84,18 @@ def info_nce_reference(
 
 
 def check_arguments(
-    query, keys, temperature, row_offset, query_ids, key_ids, multi_positive, hard_negative_weight, reduction
+    query,
+    keys,
+    temperature,
+    row_offset,
+    query_ids,
+    key_ids,
+    multi_positive,
+    hard_negatives,
+    hard_negative_weight,
+    own_hard_negative_weight,
+    hard_negative_ids,
+    reduction,
 ):
     """Raises ValueError, in one line, for anything ``info_nce`` cannot mean."""
     if multi_positive not in MULTI_POSITIVE:
@@ -86,6 +106,14 @@ def check_arguments(
         raise ValueError(f"temperature is {temperature}; allowed: above 0")
     if not hard_negative_weight > 0:
         raise ValueError(f"hard_negative_weight is {hard_negative_weight}; allowed: above 0")
+    if not own_hard_negative_weight > 0:
+        raise ValueError(f"own_hard_negative_weight is {own_hard_negative_weight}; allowed: above 0")
+    if own_hard_negative_weight != 1 and hard_negatives is not None and len(hard_negatives) != keys.shape[1]:
+        raise ValueError(
+            f"own_hard_negative_weight with {len(hard_negatives)} hard negatives; allowed: one a key, {keys.shape[1]}"
+        )
+    if hard_negative_ids is not None and query_ids is None:
+        raise ValueError("hard_negative_ids need query_ids")
     if (query_ids is None) != (key_ids is None):
         raise ValueError("query_ids and key_ids are given together or not at all")
     if row_offset < 0 or row_offset + query.shape[0] > keys.shape[1]:
@@ -105,6 +133,8 @@ def info_nce(
     multi_positive: str = "sum",
     hard_negatives: Optional[Tensor] = None,
     hard_negative_weight: float = 1.0,
+    own_hard_negative_weight: float = 1.0,
+    hard_negative_ids: Optional[Tensor] = None,
     row_weight: Optional[Tensor] = None,
     reduction: str = "mean",
     backend: Optional[str] = None,
@@ -120,6 +150,9 @@ def info_nce(
         query_ids, key_ids: (N,) and (M,) sentence ids. Column j is no negative of row i where they are equal.
         multi_positive: how the S positives combine, see the module.
         hard_negatives: (H, D) further negatives of every row, each counted ``hard_negative_weight`` times.
+        own_hard_negative_weight: row i's own, in row ``row_offset + i`` of M hard negatives, counts so many times more
+            (SimCSE, Gao et al. 2021, appendix: its alpha; its code's ``hard_negative_weight`` is the logarithm).
+        hard_negative_ids: (H,) sentence ids. Hard negative j is none of row i where they are equal.
         row_weight: (N,) factors of the rows' losses.
         reduction: "none" gives (N,); "sum"; "mean" divides the sum by N, or by the sum of ``row_weight``.
 
@@ -136,7 +169,10 @@ def info_nce(
         query_ids,
         key_ids,
         multi_positive,
+        hard_negatives,
         hard_negative_weight,
+        own_hard_negative_weight,
+        hard_negative_ids,
         reduction,
     )
     resolve("info_nce", query, backend)
@@ -150,6 +186,8 @@ def info_nce(
         multi_positive,
         hard_negatives,
         hard_negative_weight,
+        own_hard_negative_weight,
+        hard_negative_ids,
     )
     if row_weight is not None:
         row_weight = row_weight.to(loss.dtype)

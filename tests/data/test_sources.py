@@ -56,13 +56,13 @@ def make_pipe(folder):
 
 
 def make_folder_of_others(folder):
-    (folder / "x.csv").write_text("text\none\n")
+    (folder / "x.md").write_text("text\none\n")
     return folder
 
 
 def make_other_suffix(folder):
-    (folder / "x.csv").write_text("text\none\n")
-    return folder / "x.csv"
+    (folder / "x.xml").write_text("text\none\n")
+    return folder / "x.xml"
 
 
 def make_dangling_link(folder):
@@ -77,7 +77,7 @@ def make_dangling_link(folder):
         (make_blank_file, "2 blank"),
         (make_pipe, "no regular file"),
         (make_folder_of_others, "no .txt or .jsonl file"),
-        (make_other_suffix, "'.csv'"),
+        (make_other_suffix, "'.xml'"),
         (make_dangling_link, "does not exist"),
         (lambda folder: folder / "missing.txt", "does not exist"),
         (lambda folder: folder / "missing" / "deeper", "does not exist"),

@@ -18,6 +18,8 @@ FAMILIES = {
     "Albert": {"embedding_size": 16},
     "Electra": {"embedding_size": 16},
     "Deberta": {"pos_att_type": ["c2p", "p2c"], "relative_attention": True, "position_biased_input": False},
+    "DebertaV2": {"pos_att_type": ["c2p", "p2c"], "relative_attention": True, "embedding_size": 16},
+    "ModernBert": {"local_attention": 4, "global_attn_every_n_layers": 2},
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
 }
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -28,8 +30,8 @@ def make_model(family: str, vocab_size: int, dtype=torch.float64, **options):
 
     own = FAMILIES[family]
     sizes = {} if family in ("DistilBert", "GPT2") else SIZES
-    settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **sizes, **own, **options}
-    config = getattr(transformers, f"{family}Config")(vocab_size=vocab_size, pad_token_id=PAD_ID, **settings)
+    common = {"max_position_embeddings": 64, "initializer_range": 0.2, "pad_token_id": PAD_ID}
+    config = getattr(transformers, f"{family}Config")(vocab_size=vocab_size, **{**common, **sizes, **own, **options})
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}Model")(config)
     # Zero biases and unit LayerNorms would hide one taken for another.
@@ -50,17 +52,17 @@ def family_encoder(tiny_tokenizer):
     """A factory: ``family_encoder("Roberta", pooling="mean", dtype=..., config={...})``."""
     from fastadv.encoder import Encoder
 
-    def make(family, dtype=torch.float64, config=None, **options):
-        model = make_model(family, len(tiny_tokenizer), dtype, **(config or {}))
-        return Encoder(model, tiny_tokenizer, **options).eval()
+    def make(family, dtype=torch.float64, config=None, tokenizer=tiny_tokenizer, **options):
+        model = make_model(family, len(tokenizer), dtype, **(config or {}))
+        return Encoder(model, tokenizer, **options).eval()
 
     return make
 
 
-def pad_batch(batch):
+def pad_batch(batch, pad_id):
     """input_ids and attention_mask (B, L) of a PackedBatch, by a loop of its own."""
     rows = [batch.input_ids[a:b] for a, b in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True)]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_id)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return ids, mask
 
@@ -70,7 +72,7 @@ def padded_reference():
     """A function (hf, batch, pooling, **inputs) -> (B, D) that pads, runs the model whole, and pools."""
 
     def run(hf, batch, pooling, **inputs):
-        ids, mask = pad_batch(batch)
+        ids, mask = pad_batch(batch, hf.config.pad_token_id or 0)
         if "inputs_embeds" not in inputs:
             inputs["input_ids"] = ids
         output = hf(**inputs, attention_mask=mask, output_hidden_states=True)

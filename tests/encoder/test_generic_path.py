@@ -7,7 +7,7 @@ import torch
 
 from fastadv.errors import UserError
 
-GENERIC = ["DistilBert", "MPNet", "Albert", "Electra", "Deberta"]
+GENERIC = ["DistilBert", "MPNet", "Deberta", "DebertaV2", "ModernBert"]
 
 
 def relative(actual, expected):

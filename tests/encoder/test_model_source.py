@@ -63,7 +63,7 @@ def test_a_model_with_code_of_its_own(model_dir):
 
 
 def test_an_encoder_decoder(model_dir):
-    edit_config(model_dir, model_type="t5", is_encoder_decoder=True)
+    (model_dir / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
     assert "encoder-decoder (t5)" in refused(model_dir)
 
 

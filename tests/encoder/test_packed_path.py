@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-PACKED = ["Bert", "Roberta", "XLMRoberta", "Camembert", "Data2VecText"]
+PACKED = ["Bert", "Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Electra", "Albert"]
 POOLINGS = ["cls", "mean", "first_last"]
 
 
@@ -36,9 +36,10 @@ def test_equals_the_padded_model_in_float32(family, pooling, family_encoder, pad
     assert relative(encoder(batch).double(), exact) < 2 * padded_error + 2**-23
 
 
+@pytest.mark.parametrize("family", ["Roberta", "Electra", "Albert"])
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_parameter_and_input_gradients_equal_the_padded_models(pooling, family_encoder, padded_reference, sentences):
-    encoder = family_encoder("Roberta", pooling=pooling)
+def test_parameter_gradients_equal_the_padded_models(family, pooling, family_encoder, padded_reference, sentences):
+    encoder = family_encoder(family, pooling=pooling)
     batch = encoder.pack(sentences)
     upstream = torch.randn(len(sentences), encoder.hidden_size, dtype=torch.float64)
     names, parameters = zip(
@@ -52,8 +53,9 @@ def test_parameter_and_input_gradients_equal_the_padded_models(pooling, family_e
         assert (one - other).abs().max() < 1e-12 * scale, name
 
 
-def test_gradient_of_word_rows_equals_inputs_embeds(family_encoder, padded_reference, sentences):
-    encoder = family_encoder("Bert", pooling="mean", perturb_at="word")
+@pytest.mark.parametrize("family", ["Bert", "Electra", "Albert"])
+def test_gradient_of_word_rows_equals_inputs_embeds(family, family_encoder, padded_reference, sentences):
+    encoder = family_encoder(family, pooling="mean", perturb_at="word")
     batch = encoder.pack(sentences)
     upstream = torch.randn(len(sentences), encoder.hidden_size, dtype=torch.float64)
     x = encoder.embed(batch).detach().requires_grad_()
@@ -121,7 +123,7 @@ def test_a_sentence_that_is_not_finite_stays_alone(tiny_encoder, sentences):
     assert h[2].isnan().all()
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra", "Albert"])
 def test_dropout_sits_where_hugging_face_has_it(family, family_encoder):
     # Without padding both paths draw masks of equal sizes in equal order: one seed, one result.
     config = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}

@@ -21,6 +21,8 @@ def loop(
     multi_positive="sum",
     hard_negatives=None,
     hard_negative_weight=1.0,
+    own_hard_negative_weight=1.0,
+    hard_negative_ids=None,
 ):
     """The loss of each row from the definition, one logit after another."""
 
@@ -36,7 +38,10 @@ def loop(
         negative = [sum(score(row, keys[m, j]) for j in others) for m in range(num_sets)]
         hard = 0.0
         if hard_negatives is not None:
-            hard = hard_negative_weight * sum(score(row, h) for h in hard_negatives)
+            for j, h in enumerate(hard_negatives):
+                if hard_negative_ids is None or hard_negative_ids[j] != query_ids[i]:
+                    own_weight = own_hard_negative_weight if j == own else 1.0
+                    hard += hard_negative_weight * own_weight * score(row, h)
         if not others and hard == 0.0:
             losses.append(0.0)
             continue
@@ -81,6 +86,20 @@ def test_rows_are_those_of_the_loop(multi_positive, num_sets, ids, num_hard):
     torch.testing.assert_close(info_nce(query, keys, row_weight=weight, reduction="sum", **options), weighted)
     torch.testing.assert_close(info_nce(query, keys, row_weight=weight, **options), weighted / weight.sum())
     torch.testing.assert_close(info_nce(query, keys, row_weight=weight, reduction="none", **options), rows * weight)
+
+
+@pytest.mark.parametrize("multi_positive", COMBINATIONS)
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_rows_own_hard_negative_has_a_weight_of_its_own(multi_positive, has_ids):
+    query, keys, options = random_case(multi_positive=multi_positive, **(DUPLICATES if has_ids else {}))
+    options["hard_negatives"] = torch.randn(9, 6, dtype=torch.float64)
+    options.update(hard_negative_weight=0.8, own_hard_negative_weight=2.5)
+    if has_ids:
+        options["hard_negative_ids"] = torch.tensor([4, 11, 12, 4, 13, -6, 14, 15, 16])
+    rows = info_nce(query, keys, reduction="none", **options)
+    torch.testing.assert_close(rows, loop(query, keys, **options), rtol=1e-12, atol=1e-13)
+    inputs = [value.requires_grad_() for value in (query, keys, options.pop("hard_negatives"))]
+    assert torch.autograd.gradcheck(lambda q, k, h: info_nce(q, k, hard_negatives=h, **options), inputs)
 
 
 def test_one_set_may_come_without_its_axis_and_is_cross_entropy():
@@ -186,6 +205,12 @@ def test_half_precision_is_computed_in_float32():
         ({"reduction": "max"}, "reduction is 'max'; allowed: none, mean, sum"),
         ({"temperature": 0.0}, "temperature is 0.0; allowed: above 0"),
         ({"hard_negative_weight": 0.0}, "hard_negative_weight is 0.0; allowed: above 0"),
+        ({"own_hard_negative_weight": 0.0}, "own_hard_negative_weight is 0.0; allowed: above 0"),
+        (
+            {"own_hard_negative_weight": 2.0, "hard_negatives": torch.zeros(4, 6)},
+            "own_hard_negative_weight with 4 hard negatives; allowed: one a key, 9",
+        ),
+        ({"hard_negative_ids": torch.arange(4)}, "hard_negative_ids need query_ids"),
         ({"query_ids": torch.arange(5)}, "query_ids and key_ids are given together or not at all"),
         ({"row_offset": 5}, "row_offset 5 with 5 rows; allowed: at most 9 together"),
     ],

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,6 +46,32 @@ def test_robustsentembed_is_eq_9_plus_lambda_times_the_adversarial_anchor():
     torch.testing.assert_close(loss, first + 0.25 * second)
 
 
+def test_uscal_is_two_single_set_losses():
+    query, positive, adversarial = unit(5, D), unit(5, D), unit(5, D)
+    ids = torch.arange(5)
+    objective = resolve_objective("uscal")(D, temperature=0.5, weight_adversarial=0.25)
+    loss, terms = objective.loss(Views(query, ids, Keys(positive, ids), adversarial, Keys(adversarial, ids)))
+
+    def single(keys):
+        return F.cross_entropy(F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).T / 0.5, ids)
+
+    torch.testing.assert_close(terms["loss_contrastive"], single(positive))
+    torch.testing.assert_close(terms["loss_adversarial"], single(adversarial))
+    torch.testing.assert_close(loss, single(positive) + 0.25 * single(adversarial))
+
+
+def test_robustsentembed_adds_the_weighed_detection_loss():
+    query, positive, adversarial = unit(5, D), unit(5, D), unit(5, D)
+    ids = torch.arange(5)
+    objective = resolve_objective("robustsentembed")(D, rtd_generator="unigram", weight_rtd=0.5)
+    assert objective.detection.generator == "unigram"
+    views = Views(query, ids, Keys(positive, ids), adversarial, Keys(adversarial, ids))
+    plain, _ = objective.loss(views)
+    loss, terms = objective.loss(replace(views, loss_rtd=torch.tensor(3.0, dtype=torch.float64)))
+    torch.testing.assert_close(loss, plain + 1.5)
+    assert terms["loss_rtd"] == 3
+
+
 def test_the_inner_loss_sums_rows_and_each_row_stands_alone():
     query, positive = unit(4, D), unit(4, D)
     ids = torch.tensor([7, 8, 7, 9])
@@ -82,7 +109,7 @@ def test_a_batch_norm_head_keeps_its_statistics_in_inner_steps():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("simcsee", "objective: 'simcsee' is unknown; shipped are simcse, robustsentembed"),
+        ("simcsee", "objective: 'simcsee' is unknown; shipped are simcse, robustsentembed, uscal"),
         ("no_such_module:Thing", "does not import: ModuleNotFoundError"),
         ("json:JSONDecoder", "must name a subclass of fastadv.Objective"),
         ("json:Nothing", "must name a subclass of fastadv.Objective"),

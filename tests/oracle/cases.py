@@ -177,4 +177,51 @@ def drawn_combinations(count, seed=0):
         yield f"drawn{number}-{norm}", case
 
 
-CASES = {**dict(every_combination()), **dict(variations()), **dict(drawn_combinations(60))}
+USCAL_VARIATIONS = {
+    "plain": {},
+    "relative": {"epsilon": None, "epsilon_relative": 0.2},
+    "spare-special": {"perturb_special_tokens": False},
+    "spare-special-relative": {"perturb_special_tokens": False, "epsilon": None, "epsilon_relative": 0.2},
+    "dropout-off": {"inner_dropout": "off"},
+    "zero-ball": {"epsilon": 0.0},
+    "duplicates-kept": {"mask_duplicates": False},
+}
+"""away from FGM and FGSM on frozen masks; norm and everything else of the mixed search must have no say"""
+RTD_VARIATIONS = {
+    "plain": {},
+    "sum": {"rtd_reduction": "sum"},
+    "of-z": {"rtd_input": "z"},
+    "no-eta": {"use_eta": False},
+    "spare-special": {"perturb_special_tokens": False},
+}
+
+
+def one_step_attacks():
+    """USCAL by both attacks, under a norm that is neither's."""
+    base = {"norm": "l1", "epsilon": 0.15, "inner_dropout": "frozen", "use_eta": False, "weight_adversarial": 0.5}
+    for method in ("fgm", "fgsm"):
+        for name, changes in USCAL_VARIATIONS.items():
+            options = Options(method=method, **{**base, **changes})
+            yield f"uscal-{method}-{name}", Case(options, objective="uscal")
+        yield f"uscal-{method}-reuse-none", Case(Options(method=method, **base), objective="uscal", reuse="none")
+        for name in ("no-dropout", "no-head", "moving-parameters", "degenerate"):
+            settings = {**SETTINGS[name], "objective": "uscal"}
+            yield f"uscal-{method}-{name}", Case(Options(method=method, **base), **settings)
+
+
+def with_detection():
+    """RobustSentEmbed with replaced token detection, weighed so that its gradient is seen."""
+    for name, changes in RTD_VARIATIONS.items():
+        yield f"rtd-{name}", Case(sized("linf", weight_rtd=0.5, **changes), objective="robustsentembed-rtd")
+    for name in ("no-dropout", "no-head", "reuse-none", "moving-parameters", "degenerate"):
+        settings = {**SETTINGS[name], "objective": "robustsentembed-rtd"}
+        yield f"rtd-{name}", Case(sized("linf", weight_rtd=0.5), **settings)
+
+
+CASES = {
+    **dict(every_combination()),
+    **dict(variations()),
+    **dict(drawn_combinations(60)),
+    **dict(one_step_attacks()),
+    **dict(with_detection()),
+}

@@ -5,18 +5,33 @@ from functools import lru_cache
 import numpy as np
 
 from . import transcription
+from .rtd import RobustSentEmbedWithRTD, make_discriminator_parameters
 from .torch_run import TorchRun
 from .toy_encoder import EMBEDDING_SIZE, VOCAB_SIZE, make_parameters
+from .uscal import USCAL
 
 # Both sides do the same few hundred float64 operations in another order: 1e-13 of the largest entry; a cosine
 # over temperature 0.05 enlarges that to some 1e-12.
 RELATIVE_TOLERANCE = 1e-10
 ABSOLUTE_FLOOR = 1e-14
 
+TRANSCRIBED = {
+    "simcse": transcription.SimCSE,
+    "robustsentembed": transcription.RobustSentEmbed,
+    "robustsentembed-rtd": RobustSentEmbedWithRTD,
+    "uscal": USCAL,
+}
+
+
+def parameters_of(case):
+    """The parameters both sides start with."""
+    parameters = make_parameters(head=case.head)
+    return {**parameters, **make_discriminator_parameters()} if case.objective.endswith("-rtd") else parameters
+
 
 def run_torch(case):
     """The table before the first step, and the steps of the torch side."""
-    run = TorchRun(case.options, make_parameters(head=case.head), case.reuse, case.has_dropout, case.objective)
+    run = TorchRun(case.options, parameters_of(case), case.reuse, case.has_dropout, case.objective)
     table = run.table
     steps = []
     for batch in case.batches:
@@ -42,9 +57,8 @@ def differences(case, transcribed=None):
 def compared(case, table, steps, transcribed=None):
     """As `differences`, for steps of the torch side that were taken elsewhere."""
     is_simcse = case.objective == "simcse"
-    if transcribed is None:
-        transcribed = transcription.SimCSE if is_simcse else transcription.RobustSentEmbed
-    numpy_side = transcribed(case.options, make_parameters(head=case.head), table)
+    transcribed = TRANSCRIBED[case.objective] if transcribed is None else transcribed
+    numpy_side = transcribed(case.options, parameters_of(case), table)
     found = []
     for number, (batch, torch_step) in enumerate(zip(case.batches, steps, strict=True), start=1):
         expected = numpy_side.step(batch, torch_step.uniform, torch_step.views)
@@ -75,7 +89,10 @@ def compared(case, table, steps, transcribed=None):
 
 def _perturbations(options, expected, actual):
     """Pairs by name; the end of a chain that is not run is nobody's business."""
-    names = ["delta", "eta"] + ["delta_pgd"] * (options.rho != 0) + ["delta_fgsm"] * (options.rho != 1)
+    if options.method != "mixed":
+        names = ["delta"]
+    else:
+        names = ["delta", "eta"] + ["delta_pgd"] * (options.rho != 0) + ["delta_fgsm"] * (options.rho != 1)
     pairs = {
         name: (np.concatenate(getattr(expected.found, name)), np.concatenate(getattr(actual.found, name)))
         for name in names

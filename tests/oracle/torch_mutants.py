@@ -13,6 +13,7 @@ import torch
 from fastadv_kernels import direction, project
 
 from .numpy_mutants import BASE, of_every_norm
+from .numpy_mutants_of_objectives import FGM, FGSM, RTD
 
 
 def pgd_descends(step):
@@ -103,7 +104,77 @@ def keys_without_gradient(gather_keys):
     return lambda vectors, sentence_ids: gather_keys(vectors.detach(), sentence_ids)
 
 
+def keys_move_with_x(inner_loss):
+    """The keys keep their values and follow the query in the gradient, as undetached ones of one graph would."""
+
+    def mutated(self, query, keys, sentence_ids):
+        moving = replace(keys, vectors=keys.vectors + (query - query.detach()))
+        return inner_loss(self, query, moving, sentence_ids)
+
+    return mutated
+
+
+def attack_step_doubled(as_mixed):
+    return lambda self: replace(as_mixed(self), alpha=2.0, beta=2.0, epsilon=2 * self.epsilon)
+
+
+def attack_without_dropout(as_mixed):
+    return lambda self: replace(as_mixed(self), inner_dropout="off")
+
+
+def attack_keeps_its_norm(as_mixed):
+    return lambda self: replace(as_mixed(self), norm=self.norm)
+
+
+def clean_gradient_of_another_view(gradient_at_clean):
+    """The clean graph's gradient at the keys of the next row."""
+
+    def mutated(self, x, pooled):
+        self._keys = replace(self._keys, vectors=self._keys.vectors.roll(1, dims=0))
+        return gradient_at_clean(self, x, pooled)
+
+    return mutated
+
+
+def some_originals_labelled_replaced(corrupt):
+    def mutated(self, batch):
+        corrupted = corrupt(self, batch)
+        return replace(corrupted, replaced=corrupted.replaced | (corrupted.input_ids % 2 == 0))
+
+    return mutated
+
+
+def detection_cut_from_encoder(logits):
+    return lambda self, corrupted, vectors, eta: logits(self, corrupted, vectors.detach(), eta)
+
+
+def detection_without_eta(logits):
+    return lambda self, corrupted, vectors, eta: logits(self, corrupted, vectors, None)
+
+
+def detection_of_the_last_token(logits):
+    """h at the last token of each sentence in place of its first."""
+
+    def mutated(self, corrupted, vectors, eta):
+        shifted = replace(corrupted)
+        object.__setattr__(shifted, "cu_seqlens", torch.cat([corrupted.cu_seqlens[1:] - 1, corrupted.cu_seqlens[-1:]]))
+        object.__setattr__(shifted, "token_sentence", corrupted.token_sentence)
+        return logits(self, shifted, vectors, eta)
+
+    return mutated
+
+
+RTD_CLASS = "fastadv.objectives.rtd.ReplacedTokenDetection"
 MUTANTS = {
+    keys_move_with_x: ("fastadv.objectives.contrastive.ContrastiveObjective.inner_loss", FGM + FGSM),
+    attack_step_doubled: ("fastadv.config.PerturbationConfig.as_mixed", FGM + FGSM),
+    attack_without_dropout: ("fastadv.config.PerturbationConfig.as_mixed", FGM + FGSM),
+    attack_keeps_its_norm: ("fastadv.config.PerturbationConfig.as_mixed", FGM[:1]),
+    clean_gradient_of_another_view: ("fastadv.engine.inner_loss.InnerLoss.gradient_at_clean", (FGM[0], FGSM[0])),
+    some_originals_labelled_replaced: (f"{RTD_CLASS}.corrupt", RTD),
+    detection_cut_from_encoder: (f"{RTD_CLASS}.logits", RTD),
+    detection_without_eta: (f"{RTD_CLASS}.logits", RTD),
+    detection_of_the_last_token: (f"{RTD_CLASS}.logits", RTD),
     pgd_descends: ("fastadv.perturbation.inner_loop.step_pgd", BASE),
     eta_scaled_before: ("fastadv.perturbation.inner_loop.step_eta", BASE),
     rho_swapped: ("fastadv.perturbation.inner_loop.mix", BASE),

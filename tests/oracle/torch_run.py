@@ -14,8 +14,10 @@ from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
+from fastadv.objectives.rtd import ReplacedTokenDetection
 from fastadv.perturbation import Adversary
 
+from .toy_discriminator_torch import RecordedFills, ToyDiscriminator
 from .toy_encoder import Masks
 from .toy_encoder_torch import ToyEncoder
 from .transcription import Found, StepResult, Views
@@ -39,11 +41,15 @@ class TorchRun:
     def __init__(self, options, parameters, reuse="exact", has_dropout=True, objective="robustsentembed", seed=0):
         torch.manual_seed(seed)
         chosen = {name: getattr(options, name) for name in OBJECTIVE_OPTIONS}
-        if objective == "robustsentembed":
+        has_detection = objective == "robustsentembed-rtd"
+        if objective != "simcse":
             chosen["weight_adversarial"] = options.weight_adversarial
+        if has_detection:
+            names = ("weight_rtd", "rtd_reduction", "rtd_input")
+            chosen.update({name: getattr(options, name) for name in names}, rtd_generator="unigram")
         head = "mlp" if "head_weight" in parameters else "none"
         hidden_size = ToyEncoder.hidden_size
-        self.objective = resolve_objective(objective)(hidden_size, head=head, **chosen).double()
+        self.objective = resolve_objective(objective.removesuffix("-rtd"))(hidden_size, head=head, **chosen).double()
         if head == "mlp":
             linear = self.objective.head[0]
             linear.load_state_dict(
@@ -55,7 +61,16 @@ class TorchRun:
         names = [name for name in vars(options) if name in PerturbationConfig.__dataclass_fields__]
         config = PerturbationConfig(reuse=reuse, **{name: getattr(options, name) for name in names})
         self.encoder = ToyEncoder(parameters, has_dropout)
-        self.module = Step(self.encoder, self.objective, config).train()
+        self.fills, detection = RecordedFills(), None
+        if has_detection:
+            detection = ReplacedTokenDetection(self.objective.detection, self.fills, ToyDiscriminator(parameters))
+            detection.head.double().load_state_dict(
+                {
+                    "weight": torch.tensor(parameters["d_head_weight"]),
+                    "bias": torch.tensor(parameters["d_head_bias"]),
+                }
+            )
+        self.module = Step(self.encoder, self.objective, config, detection).train()
 
     @property
     def table(self):
@@ -69,6 +84,12 @@ class TorchRun:
         head = dict(self.objective.head.named_parameters())
         if head:
             named.update(head_weight=head["0.weight"], head_bias=head["0.bias"])
+        if self.module.detection is not None:
+            discriminator = dict(self.module.detection.discriminator.named_parameters())
+            named["d_mapping"] = discriminator.pop("embeddings_project.weight")
+            named.update({f"d_{name}": parameter for name, parameter in discriminator.items()})
+            head = self.module.detection.head
+            named.update(d_head_weight=head.weight, d_head_bias=head.bias)
         return named
 
     def descend(self, learning_rate):
@@ -130,7 +151,8 @@ class TorchRun:
     def _views(self, split):
         """Masks in the step's order: embed, encode for z; embed, encode for z+; ...; encode for z_adv."""
         drawn = self.encoder.drawn
+        corruption = None if self.module.detection is None else self.fills.corruption()
         if not drawn:
-            return Views()
+            return Views(corruption=corruption)
         clean, positive = Masks(split(drawn[0]), split(drawn[1])), Masks(split(drawn[2]), split(drawn[3]))
-        return Views(clean, positive, Masks(None, split(drawn[-1])))
+        return Views(clean, positive, Masks(None, split(drawn[-1])), corruption)

@@ -25,6 +25,7 @@ from .contrastive import contrastive_mean, contrastive_sum, gradient_of_sum
 class Options:
     """The named choices of METHODS.md; every field has the page's meaning."""
 
+    method: str = "mixed"
     norm: str = "linf"
     num_pgd_steps: int = 3
     num_fgsm_steps: int = 3
@@ -46,7 +47,11 @@ class Options:
     multi_positive: str = "sum"
     mask_duplicates: bool = True
     weight_adversarial: float = 1 / 128
-    """lambda_1"""
+    """lambda_1, or USCAL's alpha"""
+    weight_rtd: float = 0.005
+    """lambda_2"""
+    rtd_reduction: str = "mean"
+    rtd_input: str = "h"
 
 
 @dataclass(frozen=True)
@@ -74,11 +79,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Views:
-    """Masks of the passes with dropout on; None is no dropout."""
+    """Masks of the passes with dropout on, None is no dropout; and what RTD's generator did (`rtd.Corruption`)."""
 
     clean: Optional[toy_encoder.Masks] = None
     positive: Optional[toy_encoder.Masks] = None
     adversarial: Optional[toy_encoder.Masks] = None
+    corruption: Optional[object] = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""How tokenised records lie in an Arrow file: the columns, a record batch of them, and the file that holds it all."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+import uuid
+from itertools import chain
+from pathlib import Path
+from typing import Iterable, List, Sequence, Tuple
+
+import numpy as np
+import pyarrow as pa
+
+from fastadv.data.lines import LineReport
+
+PREFIXES = ("", "positive_", "negative_")
+"""of the column names of a record's sentences: its own, its positive's, its hard negative's"""
+
+Tokens = Tuple[Sequence[int], Sequence[bool]]
+"""token ids of a sentence and which of them are special"""
+
+_STALE_AFTER_S = 24 * 3600
+
+
+def schema_of(num_fields: int) -> pa.Schema:
+    """The columns of records of 1 (a sentence), 2 (with a positive) or 3 sentences (with a hard negative too)."""
+    columns = []
+    for prefix in PREFIXES[:num_fields]:
+        columns += [
+            (f"{prefix}input_ids", pa.list_(pa.int32())),
+            (f"{prefix}is_special", pa.list_(pa.bool_())),
+            (f"{prefix}sentence_id", pa.int64()),
+            (f"{prefix}length", pa.int32()),
+        ]
+    return pa.schema(columns)
+
+
+def num_fields_of(schema: pa.Schema) -> int:
+    """How many sentences a record has; ValueError where it is no schema of ours."""
+    for num_fields in range(1, len(PREFIXES) + 1):
+        if schema.equals(schema_of(num_fields)):
+            return num_fields
+    raise ValueError(f"this is no tokenised text: its schema is {schema}")
+
+
+def sentence_id(token_ids: Sequence[int]) -> int:
+    """A signed 64-bit hash of a sentence's token ids, the same on every machine: equal tokens, equal id.
+
+    Among a million different sentences two ids collide with a probability of 3e-8.
+    """
+    digest = hashlib.blake2b(np.asarray(token_ids, dtype="<i4").tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def record_batch(records: List[Sequence[Tokens]], num_fields: int) -> pa.RecordBatch:
+    """Records, each of ``num_fields`` sentences, as a record batch."""
+    columns: List = []
+    for which in range(num_fields):
+        token_lists = [record[which][0] for record in records]
+        lengths = np.array([len(tokens) for tokens in token_lists], dtype=np.int32)
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        total = int(offsets[-1])
+        tokens = np.fromiter(chain.from_iterable(token_lists), np.int32, total)
+        special = np.fromiter(chain.from_iterable(record[which][1] for record in records), np.bool_, total)
+        columns += [
+            pa.ListArray.from_arrays(offsets, tokens),
+            pa.ListArray.from_arrays(offsets, pa.array(special)),
+            np.array([sentence_id(tokens) for tokens in token_lists], dtype=np.int64),
+            lengths,
+        ]
+    return pa.record_batch(columns, schema=schema_of(num_fields))
+
+
+def write_file(path: Path, batches: Iterable[pa.RecordBatch], num_fields: int, report: LineReport) -> None:
+    """Writes the file aside and puts it in its place in one step, complete or not at all.
+
+    Args:
+        report: complete once ``batches`` is exhausted; kept with the last batch, which has no rows.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(path.parent)
+    aside = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.partial")
+    try:
+        with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema_of(num_fields)) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+            metadata = {"report": json.dumps(dataclasses.asdict(report))}
+            writer.write_batch(record_batch([], num_fields), custom_metadata=metadata)
+        # The name must not reach the disk before the bytes do.
+        descriptor = os.open(aside, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Removes what builds killed more than a day ago have left."""
+    for partial in folder.glob(".tokens-*.partial"):
+        try:
+            if time.time() - partial.stat().st_mtime > _STALE_AFTER_S:
+                partial.unlink()
+        except OSError:
+            # Another build removed it first, or it belongs to somebody else.
+            continue
+
+
+class MappedColumn:
+    """A column of numbers that stays where it lies, in the pieces of mapped files; (N,), taken by arrays of indices."""
+
+    def __init__(self, pieces: Sequence[np.ndarray], dtype: type):
+        self._pieces, self.dtype = list(pieces), np.dtype(dtype)
+        self._starts = np.cumsum([0, *(len(piece) for piece in self._pieces)])
+
+    @property
+    def pieces(self) -> List[np.ndarray]:
+        return self._pieces
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The numbers at ``indices``, an array of integers from 0 to below N."""
+        which = np.searchsorted(self._starts, indices, side="right") - 1
+        rows = (indices - self._starts[which]).tolist()
+        pieces = self._pieces
+        return np.fromiter((pieces[i][row] for i, row in zip(which.tolist(), rows)), self.dtype, len(rows))
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        joined = np.concatenate(self._pieces) if self._pieces else np.empty(0, self.dtype)
+        return joined if dtype is None else joined.astype(dtype)
+
+    def tolist(self) -> List[int]:
+        return np.asarray(self).tolist()

@@ -1,0 +1,76 @@
+"""The loss of perturbed embeddings that a search raises: encoder and objective, everything but the points constant."""
+
+from contextlib import contextmanager
+from typing import Callable, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fastadv.data.packing import PackedBatch
+from fastadv.objectives.base import Keys, Objective
+
+from .dropout_replay import DropoutReplay
+
+
+class InnerLoss:
+    """points (T, E) → the objective's inner loss of one batch, summed over rows.
+
+    Args:
+        keys: of the clean pass; constants here.
+        masks: those of the clean pass, repeated in every call; None runs without dropout.
+        keys_anew: called for the keys in every call, in place of ``keys``.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        objective: Objective,
+        batch: PackedBatch,
+        keys: Optional[Keys],
+        masks: Optional[DropoutReplay],
+        keys_anew: Optional[Callable[[], Keys]] = None,
+    ):
+        self._encoder, self._objective, self._batch = encoder, objective, batch
+        self._keys = None if keys is None else keys.detach()
+        self._masks, self._keys_anew = masks, keys_anew
+
+    def __call__(self, points: Tensor) -> Tensor:
+        keys = self._keys if self._keys_anew is None else self._keys_anew()
+        return self._of_pooled(self._pooled(points), keys)
+
+    def gradient_at_clean(self, x: Tensor, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient by X (T, E), and the loss, from the graph that made ``pooled`` (B, D) of ``x``.
+
+        Nothing is encoded. Only X is asked for, so no parameter's gradient is computed; the graph is kept. It equals
+        the gradient of a pass of its own where that has the clean pass's masks, or where there is no dropout.
+        """
+        with torch.enable_grad():
+            value = self._of_pooled(pooled, self._keys)
+        (grad,) = torch.autograd.grad(value, x, retain_graph=True)
+        return grad, value.detach()
+
+    def _pooled(self, points: Tensor) -> Tensor:
+        if self._masks is None:
+            return self._encoder.encode(points, self._batch, dropout=False)
+        with self._masks.again():
+            return self._encoder.encode(points, self._batch)
+
+    def _of_pooled(self, pooled: Tensor, keys: Optional[Keys]) -> Tensor:
+        query = self._objective.project(pooled, is_inner=True)
+        return self._objective.inner_loss(query, keys, self._batch.sentence_ids)
+
+
+@contextmanager
+def kept_buffers(module: nn.Module):
+    """Running statistics change on copies inside the block, and are the old ones after it.
+
+    Copies, since graphs built before hold the originals and refuse a backward once those were written to.
+    """
+    originals = [(owner, name, value) for owner in module.modules() for name, value in owner._buffers.items()]
+    for owner, name, value in originals:
+        owner._buffers[name] = None if value is None else value.clone()
+    try:
+        yield
+    finally:
+        for owner, name, value in originals:
+            owner._buffers[name] = value
