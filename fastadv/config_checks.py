@@ -6,6 +6,7 @@ encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
 
 import logging
 import math
+import os
 from typing import Any
 
 from fastadv.config import Config
@@ -88,6 +89,7 @@ RULES = {
         "a whole number of at least 16, or 0 for no probe",
     ),
     "evaluation.held_out": _NAMED,
+    "evaluation.held_out_split": _NAMED,
     "evaluation.seed": _SEED,
 }
 """dotted key -> (whether a value of its type is allowed, that in words); null is the type's business"""
@@ -115,11 +117,20 @@ def check_config(config: Config) -> None:
         raise UserError(
             "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 with bf16"
         )
-    if config.evaluation.enabled and config.evaluation.held_out == config.data.train:
+    if config.evaluation.enabled and _is_measured_on_its_own_text(config):
         raise UserError(
             f"evaluation.held_out = {show(config.evaluation.held_out)}: "
             "expected sentences other than those of data.train, which has the same value"
         )
+
+
+def _is_measured_on_its_own_text(config: Config) -> bool:
+    train, evaluation = config.data.train, config.evaluation
+    if train != evaluation.held_out:
+        return False
+    # Only a named dataset has splits; of files and the demo's sentences the name says all.
+    has_splits = not train.startswith("demo:") and not os.path.exists(os.path.expanduser(train))
+    return not has_splits or config.data.split == evaluation.held_out_split
 
 
 def _read(config: Config, key: str) -> Any:

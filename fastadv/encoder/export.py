@@ -14,6 +14,7 @@ from typing import Dict, Optional
 import torch
 from torch import Tensor
 
+from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
 
 
@@ -63,7 +64,8 @@ def _write_export(encoder, folder: Path, card: Optional[str], state_dict: Option
     folder.mkdir()
     # sentence-transformers averages over layers only where the model hands them all out.
     with _returns_all_layers(encoder.hf.config, encoder.pooling == "first_last"):
-        encoder.hf.save_pretrained(folder, state_dict=state_dict)
+        with quiet_transformers():
+            encoder.hf.save_pretrained(folder, state_dict=state_dict)
     tokenizer = copy.deepcopy(encoder.tokenizer)
     tokenizer.model_max_length = encoder.max_length
     if tokenizer.is_fast:

@@ -6,6 +6,7 @@ from typing import Iterator, Optional
 import torch
 
 from fastadv.config import Config
+from fastadv.config_parser import check_option_names
 from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
@@ -82,11 +83,9 @@ def build_step(config: Config, encoder) -> Step:
     from fastadv.objectives.base import resolve_objective
 
     objective_class = resolve_objective(config.objective)
+    check_option_names(objective_class, config.objective_options)
     torch.manual_seed(config.train.seed)
-    try:
-        objective = objective_class(encoder.hidden_size, **config.objective_options)
-    except TypeError as error:
-        raise UserError(f"objective_options: {config.objective} does not take them ({error})") from error
+    objective = objective_class(encoder.hidden_size, **config.objective_options)
     return Step(encoder, objective, config.perturbation)
 
 
