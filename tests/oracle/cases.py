@@ -178,3 +178,25 @@ def drawn_combinations(count, seed=0):
 
 
 CASES = {**dict(every_combination()), **dict(variations()), **dict(drawn_combinations(60))}
+
+# What is repeated under other random numbers: every place where rounding could be amplified (relative sizes reach
+# far, starts lie outside balls, gradients vanish), and options drawn together.
+REPEATED = [
+    *(
+        f"{norm}-{name}"
+        for norm in NORMS
+        for name in (
+            "after-shared-rho0.3",
+            "before-separate-rho0.3",
+            "none-shared-rho1",
+            "relative",
+            "relative-separate-none",
+            "spare-special-relative",
+            "start-outside-ball",
+            "frozen-dropout-separate",
+            "reuse-none-relative-separate-none",
+            "degenerate-relative",
+        )
+    ),
+    *[name for name in CASES if name.startswith("drawn")][:12],
+]

@@ -4,6 +4,7 @@ A mutant makes the mistaken function from the right one; `MUTANTS` says which fu
 in which cases the mistake must show.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pkgutil import resolve_name
 from unittest.mock import patch
@@ -103,7 +104,59 @@ def keys_without_gradient(gather_keys):
     return lambda vectors, sentence_ids: gather_keys(vectors.detach(), sentence_ids)
 
 
-MUTANTS = {
+def positive_under_the_masks_of_z(positive_keys):
+    def mutated(self, batch):
+        self.encoder.forced = self.encoder.drawn[:2]
+        return positive_keys(self, batch)
+
+    return mutated
+
+
+def adversarial_under_the_mask_of_z(search):
+    def mutated(self, *args):
+        found = search(self, *args)
+        self.encoder.forced = self.encoder.drawn[1:2]
+        return found
+
+    return mutated
+
+
+def adversarial_under_the_mask_of_the_positive(search):
+    def mutated(self, *args):
+        found = search(self, *args)
+        self.encoder.forced = self.encoder.drawn[3:4]
+        return found
+
+    return mutated
+
+
+def inner_steps_draw_masks(make_inner_loss):
+    def mutated(self, *args):
+        inner_loss, encode = make_inner_loss(self, *args), self.encoder.encode
+
+        def with_masks(points):
+            with patch.object(self.encoder, "encode", lambda x, batch, dropout=None: encode(x, batch)):
+                return inner_loss(points)
+
+        return with_masks
+
+    return mutated
+
+
+def masks_not_replayed(_):
+    return lambda self: nullcontext()
+
+
+FROZEN = of_every_norm("frozen-dropout")
+# Masks in the wrong place are consistent numbers: what sees them is the comparison of the masks alone.
+OF_MASKS = {
+    positive_under_the_masks_of_z: ("fastadv.engine.step.Step._positive_keys", BASE),
+    adversarial_under_the_mask_of_z: ("fastadv.engine.step.Step._search", BASE),
+    adversarial_under_the_mask_of_the_positive: ("fastadv.engine.step.Step._search", BASE),
+    inner_steps_draw_masks: ("fastadv.engine.step.Step._inner_loss", BASE),
+    masks_not_replayed: ("fastadv.engine.step.DropoutReplay.again", FROZEN + of_every_norm("reuse-none")),
+}
+OF_NUMBERS = {
     pgd_descends: ("fastadv.perturbation.inner_loop.step_pgd", BASE),
     eta_scaled_before: ("fastadv.perturbation.inner_loop.step_eta", BASE),
     rho_swapped: ("fastadv.perturbation.inner_loop.mix", BASE),
@@ -128,6 +181,7 @@ MUTANTS = {
     keys_without_gradient: ("fastadv.engine.step.gather_keys", BASE),
     lambda_term_dropped: ("fastadv.objectives.robustsentembed.RobustSentEmbed.loss", BASE),
 }
+MUTANTS = {**OF_MASKS, **OF_NUMBERS}
 
 
 def planted(mutant):

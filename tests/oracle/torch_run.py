@@ -5,6 +5,7 @@ the toy encoder draws them, and the transcription takes both as given.
 """
 
 from dataclasses import dataclass
+from typing import Optional
 from unittest.mock import patch
 
 import numpy as np
@@ -16,6 +17,7 @@ from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.perturbation import Adversary
 
+from .masks import Drawn
 from .toy_encoder import Masks
 from .toy_encoder_torch import ToyEncoder
 from .transcription import Found, StepResult, Views
@@ -31,6 +33,9 @@ class TorchStep:
     uniform: list
     views: Views
     parameter_grads: dict
+    drawn: Optional[Drawn]
+    """None without dropout"""
+    mask_faults: list
 
 
 class TorchRun:
@@ -125,12 +130,15 @@ class TorchRun:
         if not draws:
             draws.append(None)
         (draw,) = draws
-        return TorchStep(StepResult(outcome, self.table, float(loss.detach())), split(draw), self._views(split), grads)
-
-    def _views(self, split):
-        """Masks in the step's order: embed, encode for z; embed, encode for z+; ...; encode for z_adv."""
-        drawn = self.encoder.drawn
-        if not drawn:
-            return Views()
-        clean, positive = Masks(split(drawn[0]), split(drawn[1])), Masks(split(drawn[2]), split(drawn[3]))
-        return Views(clean, positive, Masks(None, split(drawn[-1])))
+        drawn, faults, views = None, [], Views()
+        if self.encoder.has_dropout:
+            drawn = Drawn.of_order(self.encoder.drawn, self.objective.uses_adversary)
+            config = self.module.perturbation
+            faults = drawn.faults(len(inner_losses), config.inner_dropout == "frozen", config.reuse == "none")
+            views = Views(
+                Masks(split(drawn.clean_embedding), split(drawn.clean)),
+                Masks(split(drawn.positive_embedding), split(drawn.positive)),
+                Masks(None, split(drawn.adversarial)) if self.objective.uses_adversary else None,
+            )
+        result = StepResult(outcome, self.table, float(loss.detach()))
+        return TorchStep(result, split(draw), views, grads, drawn, faults)
