@@ -19,7 +19,7 @@ from fastadv.errors import UserError
 
 _EXAMPLES = """\
 examples:
-  fastadv train --config configs/quickstart.yaml --train.max_steps 100
+  fastadv train --config configs/quickstart.yaml --train.max_steps 100 --train.output_dir runs/longer
   fastadv encode --model runs/quickstart/model --input sentences.txt --output vectors.npy
   fastadv evaluate sts --model runs/quickstart/model --data senteval/
   fastadv report runs/quickstart
