@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml $(NATIVE_SOURCES)
 quickstart: venv
 	export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
-	deepspeed $${DS_ACCELERATOR:+--num_accelerators 1} fastadv/train.py --config $(CONFIG)
+	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
 test: venv
 	$(BIN)/python -m pytest

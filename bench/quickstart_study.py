@@ -63,7 +63,7 @@ def measure_before(config_file: str, out: Path):
 
 
 def markdown(results: dict[str, list[dict]]) -> str:
-    """One row a quantity: each arm's mean over seeds, and in brackets the outermost bounds of its seeds' intervals.
+    """One row a quantity: each arm's mean over seeds, and in brackets the change's outermost bounds over seeds.
 
     Args:
         results: arm -> ``compare``'s table of each seed.
@@ -72,7 +72,7 @@ def markdown(results: dict[str, list[dict]]) -> str:
 
     arms = list(results)
     lines = [
-        "| | before | " + " | ".join(f"{arm} ({len(results[arm])} seeds)" for arm in arms) + " |",
+        "| | before | " + " | ".join(f"{arm}, seeds: {len(results[arm])} [change]" for arm in arms) + " |",
         "|---" + "|---:" * (1 + len(arms)) + "|",
     ]
     for number, row in enumerate(results[arms[0]][0]["rows"]):

@@ -19,7 +19,7 @@ from fastadv.errors import UserError
 
 _EXAMPLES = """\
 examples:
-  fastadv train --config configs/quickstart.yaml --train.max_steps 100
+  fastadv train --config configs/quickstart.yaml --train.max_steps 100 --train.output_dir runs/longer
   fastadv encode --model runs/quickstart/model --input sentences.txt --output vectors.npy
   fastadv evaluate sts --model runs/quickstart/model --data senteval/
   fastadv report runs/quickstart
@@ -163,6 +163,7 @@ def _add_evaluate_sts(kinds) -> None:
 def _evaluate_sts(arguments) -> None:
     from fastadv.evaluation.sts import evaluate_sts, read_sts_sets, sts_table
 
+    arguments.data = os.path.expanduser(arguments.data)
     out = None if arguments.out is None else _check_json(arguments.out)
     pairs = read_sts_sets(arguments.data, arguments.sets)
     _check_model(arguments)
@@ -214,10 +215,12 @@ def _report(arguments) -> None:
 
 
 def _check_model(arguments) -> None:
-    """Refuses a model that is not there or is too short for ``--max_length``, before any weight is read."""
+    """Refuses a model that is not there, too short, or not pooled as named or known, before any weight is read."""
     from fastadv.encoder.source import find_model
 
-    find_model(arguments.model).check_max_length(arguments.max_length)
+    source = find_model(arguments.model)
+    source.check_max_length(arguments.max_length)
+    source.choose_pooling(arguments.pooling)
 
 
 def _load_encoder(arguments):

@@ -232,7 +232,9 @@ class EvaluationConfig:
     num_probe_sentences: int = 256
     """labelled sentences on which the sentiment probe is tested"""
     held_out: str = "demo:imdb-test"
-    """sentences that neither trained nor chose a setting"""
+    """sentences that neither trained nor chose a setting: a source like data.train"""
+    held_out_split: str = "test"
+    """the split, where held_out is a named dataset"""
     seed: int = 0
     """of the sentences drawn, the attack's starts and the intervals"""
 

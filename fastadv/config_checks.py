@@ -101,6 +101,7 @@ RULES = {
         "a whole number of at least 16, or 0 for no probe",
     ),
     "evaluation.held_out": _NAMED,
+    "evaluation.held_out_split": _NAMED,
     "evaluation.seed": _SEED,
 }
 """dotted key -> (whether a value of its type is allowed, that in words); null is the type's business"""
@@ -141,13 +142,22 @@ def check_config(config: Config) -> None:
             "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 with bf16"
         )
     _check_columns(config)
-    train = config.data.train
-    trained = [train] if isinstance(train, str) else [entry["path"] for entry in train]
-    if config.evaluation.enabled and config.evaluation.held_out in trained:
+    if config.evaluation.enabled and _is_measured_on_its_own_text(config):
         raise UserError(
             f"evaluation.held_out = {show(config.evaluation.held_out)}: "
             "expected sentences other than those of data.train, which has the same value"
         )
+
+
+def _is_measured_on_its_own_text(config: Config) -> bool:
+    train, evaluation = config.data.train, config.evaluation
+    held_out = evaluation.held_out
+    if held_out not in ([train] if isinstance(train, str) else [entry["path"] for entry in train]):
+        return False
+    from fastadv.data.sources import is_dataset_name
+
+    # Only a named dataset has splits; of files and the demo's sentences the name says all.
+    return not is_dataset_name(held_out) or config.data.split == evaluation.held_out_split
 
 
 def _is_sources(value: Any) -> bool:

@@ -217,6 +217,20 @@ def _option_hints(objective: type) -> tuple[dict[str, Any], list[str]]:
     return hints, required
 
 
+def check_option_names(objective: type, options: dict[str, Any]) -> None:
+    """Refuses an option that ``objective``'s constructor does not take, in a config that was not parsed.
+
+    Raises:
+        UserError: naming the option and those there are.
+    """
+    allowed = [key.partition(".")[2] for key in _option_hints(objective)[0]]
+    for name in options:
+        if name not in allowed:
+            raise UserError(
+                f"{OPTIONS}.{name}: {objective.__name__} has no such option; it has {', '.join(sorted(allowed))}"
+            )
+
+
 def build_parser(objective: type, has_help: bool = False, **settings):
     """A jsonargparse parser of all keys and of ``objective``'s options; its errors are UserErrors, one line.
 

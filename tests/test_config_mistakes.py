@@ -182,6 +182,15 @@ COMBINATIONS = [
         ["evaluation.held_out", "a.txt", "data.train"],
     ),
     (
+        {
+            "evaluation.enabled": "true",
+            "evaluation.held_out": "a/b",
+            "data.train": "[{path: a/b}]",
+            "data.split": "test",
+        },
+        ["evaluation.held_out", "a/b", "data.train"],
+    ),
+    (
         {"data.negative_field": "other"},
         ['data.negative_field = "other"', "expected null", "data.positive_field"],
     ),
@@ -317,3 +326,8 @@ def test_the_command_ends_with_one_line_on_stderr(tmp_path, program, arguments, 
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("fastadv: ") and expected in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize("train", ["owner/name", "[{path: b.txt}, {path: owner/name}]"])
+def test_another_split_of_a_named_dataset_may_be_held_out(train):
+    load_config(None, ["--evaluation.enabled=true", "--evaluation.held_out=owner/name", f"--data.train={train}"])

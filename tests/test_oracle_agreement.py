@@ -11,7 +11,7 @@ import pytest
 
 from tests.oracle import toy_encoder, transcription
 from tests.oracle.ball import l1_threshold, norm_of, project
-from tests.oracle.cases import BATCHES, CASES, sized
+from tests.oracle.cases import BATCHES, CASES, REPEATED, sized
 from tests.oracle.comparison import (
     TRANSCRIBED,
     differences,
@@ -24,6 +24,7 @@ from tests.oracle.comparison import (
 from tests.oracle.contrastive import contrastive_sum, gradient_of_sum
 from tests.oracle.rtd import Corruption
 from tests.oracle.torch_run import TorchRun
+from tests.oracle.toy_encoder_torch import DROPOUT
 
 
 def central_difference(function, x, step=1e-6):
@@ -194,9 +195,87 @@ def test_search_raises_the_inner_loss():
     assert end > found.inner_loss + 0.1
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_torch_agrees_with_transcription(name):
-    assert differences(CASES[name]) == []
+EVERY_SEED = [(name, 0) for name in CASES] + [(name, seed) for seed in (1, 2) for name in REPEATED]
+
+
+@pytest.mark.parametrize(("name", "seed"), EVERY_SEED)
+def test_torch_agrees_with_transcription(name, seed):
+    assert differences(CASES[name], seed=seed) == []
+
+
+def test_masks_of_all_views_are_independent():
+    """z, z+ and z_adv under masks of their own: entries are equal as often as independent ones are."""
+    case = CASES["l2-after-shared-rho0.3"]
+    equal = {}
+    for seed in range(3):
+        for step in torch_steps(case, seed)[1]:
+            for names, (one, other) in step.drawn.pairs().items():
+                equal.setdefault(names, []).append((one == other).numpy().ravel())
+    assert list(equal) == ["X and X+", "z and z+", "z and z_adv", "z+ and z_adv"]
+    for names, entries in equal.items():
+        entries = np.concatenate(entries)
+        by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
+        deviation = (by_chance * (1 - by_chance) / entries.size) ** 0.5
+        assert abs(entries.mean() - by_chance) < 4 * deviation < 0.15, names
+
+
+@pytest.mark.parametrize(
+    ("inner_dropout", "reuse", "num_masks"),
+    [
+        ("off", "exact", 0),
+        ("frozen", "exact", 3),  # z's in each of 3 inner steps
+        ("off", "none", 12),  # X+'s and z+'s, for delta and for eta
+        ("frozen", "none", 18),
+    ],
+)
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_masks_of_inner_steps(norm, inner_dropout, reuse, num_masks):
+    run = TorchRun(sized(norm, inner_dropout=inner_dropout), toy_encoder.make_parameters(), reuse)
+    for batch in BATCHES:
+        step = run.step(batch)
+        assert len(run.encoder.drawn) == 5 + num_masks
+        assert len(step.drawn.inner) == num_masks
+        assert step.mask_faults == []
+
+
+def test_gradients_keep_their_digits():
+    """Every token's gradient has rounding's own error, relative to itself, and is exactly 0 behind the clamp.
+
+    Directions and signs forget a gradient's size; one that is small by cancellation would make both sides disagree by
+    much more than rounding. Points are those of large relative radii: all words, moved by up to their own size.
+    """
+    if np.finfo(np.longdouble).eps > 1e-18:
+        pytest.skip("no wider type than float64 here")
+    rng = np.random.default_rng(0)
+    parameters = toy_encoder.make_parameters()
+    wide = {name: values.astype(np.longdouble) for name, values in parameters.items()}
+    num_zero = 0
+    for _ in range(300):
+        x = parameters["word"][rng.integers(toy_encoder.VOCAB_SIZE, size=rng.integers(1, toy_encoder.LONGEST))]
+        size = 10 ** rng.uniform(-2, 0) * np.sqrt((x * x).mean())
+        x = x * rng.choice([0.0, 4 / 3], size=x.shape, p=[0.25, 0.75]) + size * rng.uniform(-1, 1, size=x.shape)
+        upstream = rng.normal(size=toy_encoder.HIDDEN_SIZE)
+        gradients = []
+        for kind, own in ((np.float64, parameters), (np.longdouble, wide)):
+            _, saved = toy_encoder.forward(own, x.astype(kind))
+            gradients.append(toy_encoder.backward(own, saved, upstream.astype(kind)))
+        narrow, exact = gradients
+        largest = np.abs(exact).max(axis=1)
+        assert (np.abs(narrow - exact).max(axis=1) <= 1e-11 * largest).all()
+        num_zero += (largest == 0).sum()
+    assert num_zero > 20
+
+
+def test_a_sentence_and_a_token_have_no_gradient():
+    """Otherwise directions of a zero gradient would be compared nowhere."""
+    numpy_side = transcription.RobustSentEmbed(sized("l2"), toy_encoder.make_parameters(), random_table(0.2))
+    x = numpy_side.embedded(BATCHES[1], None)
+    keys = [z + 0.1 for z in numpy_side.vectors(x)]
+    gradients = numpy_side.inner_gradient(x, BATCHES[1], keys, None)
+    has_gradient = [g.any(axis=1).tolist() for g in gradients]
+    assert has_gradient == [[word not in toy_encoder.SATURATED_WORDS for word in s.tokens] for s in BATCHES[1]]
+    assert not any(has_gradient[3])
+    assert any(has_gradient[4]) and not all(has_gradient[4])
 
 
 def test_words_outside_the_batch_keep_their_row_bit_for_bit():

@@ -1,9 +1,12 @@
 """The README's code runs as printed."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from fastadv.cli import main
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -13,7 +16,7 @@ def test_the_loop_of_one_s_own_is_short_and_searches_uphill(capsys):
     source = next(block for block in BLOCKS if "adversary.search" in block)
     assert len(source.splitlines()) <= 30
     exec(compile(source, "README.md", "exec"), {"__name__": "readme"})
-    gains = [float(line.split()[-3]) for line in capsys.readouterr().out.splitlines()]
+    gains = [float(re.search(r"raised by (\S+)", line)[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(gains) == 3 and min(gains) > 0
 
 
@@ -34,6 +37,44 @@ def test_the_trainer_example_parses_its_config(monkeypatch):
     recorded = names["train"]()
     assert recorded.config.train.max_steps == 300
     assert isinstance(recorded.callbacks[0], names["Tell"])
+
+
+COMMANDS = re.findall(r"^    ((?:fastadv|make) .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("fastadv")])
+def test_the_commands_are_taken_as_printed(command, tmp_path, monkeypatch, capsys, tiny_bert_dir):
+    """In a folder that has what they name, each gives its plan."""
+    (tmp_path / "my_sentences.txt").write_text("a film\nanother one\n", encoding="utf-8")
+    (tmp_path / "my.jsonl").write_text('{"body": "a film"}\n{"body": "another one"}\n', encoding="utf-8")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "model").symlink_to(tiny_bert_dir)
+    monkeypatch.chdir(tmp_path)
+    arguments = shlex.split(command)[1:]
+    if "evaluate" in arguments:
+        # The data sets are not part of this repository; the reader of the folder has tests of its own.
+        monkeypatch.setattr("fastadv.evaluation.sts.read_sts_sets", lambda folder, names: {})
+        arguments += ["--max_length", "60"]
+    if "report" in arguments:
+        for name in ("config.yaml", "metrics.jsonl"):
+            (tmp_path / "runs" / "mine" / name).touch()
+    if "train" in arguments:
+        (tmp_path / "runs" / "mine" / "model").unlink()
+        (tmp_path / "runs" / "mine").rmdir()
+    assert main([*arguments, "--dry_run"]) == 0, capsys.readouterr().err
+
+
+def test_the_make_targets_exist():
+    targets = {command.split()[1] for command in COMMANDS if command.startswith("make")}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_nothing_is_left_to_fill_in():
+    assert not re.findall(
+        r"\b[A-Z]{3,}_[A-Z_]{3,}\b(?!\s*\()", re.sub(r"`[^`]*`", "", (ROOT / "README.md").read_text())
+    )
 
 
 @pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "docs/methods.md"])

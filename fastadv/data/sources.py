@@ -172,6 +172,13 @@ def named_fields(field: str, positive_field: Optional[str], negative_field: Opti
     return tuple(name for name in (field, positive_field, negative_field) if name is not None)
 
 
+def is_dataset_name(name: str) -> bool:
+    """Whether ``name`` is taken for a dataset of the Hub or its cache: nothing is there, and it has the form."""
+    path = Path(name).expanduser()
+    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink() or path.exists()
+    return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
+
+
 def open_source(
     source: str | os.PathLike,
     field: str = "text",
@@ -204,8 +211,7 @@ def open_source(
         return Files([path], fields)
     if path.exists():
         raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
-    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink()
-    if looks_like_path or not _DATASET_NAME.fullmatch(name):
+    if not is_dataset_name(name):
         raise UserError(f"{name!r} does not exist; sentences come from {_ALLOWED}")
     dataset, _, configuration = name.partition(":")
     return Columns(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]", fields)

@@ -8,6 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
+from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
 
 SUFFIXES = (".npy", ".parquet")
@@ -19,12 +20,15 @@ _NPY_HEADER_BYTES = 128
 
 
 def check_output(output_path: str | Path) -> Path:
-    """The path vectors go to. UserError where its suffix names no format, or it is a folder."""
+    """The path vectors go to. UserError where its suffix names no format, or no file can be made there."""
     path = Path(output_path).expanduser()
     if path.suffix not in SUFFIXES:
         raise UserError(f"output {str(output_path)!r} does not end in {' or '.join(SUFFIXES)}")
     if path.is_dir():
         raise UserError(f"output {str(output_path)!r} is a folder")
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise UserError(f"output {str(output_path)!r}: {nearest} is no folder that can be written to")
     return path
 
 
@@ -58,18 +62,14 @@ def encode_file(
     report = LineReport()
     sentences = iterate_sentences(input_path, field=field, split=split, report=report)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.writing-{os.getpid()}")
     started = time.perf_counter()
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
-    try:
-        with rows_type(aside, encoder.hidden_size) as rows, tqdm(unit="text", disable=not progress) as bar:
+    with written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
+        with rows_type(aside, encoder.hidden_size) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
                 num_sentences += len(window)
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
     return {
         "num_sentences": num_sentences,
         "hidden_size": encoder.hidden_size,

@@ -109,7 +109,7 @@ class Encoder(nn.Module):
         encoder = cls(
             load_weights(source, dtype),
             load_tokenizer(source),
-            pooling=(source.pooling or "cls") if pooling is None else pooling,
+            pooling=source.choose_pooling(pooling),
             max_length=source.saved_max_length if max_length is None else max_length,
             dropout=dropout,
             path=path,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastadv.encoder.lora import merged_state_dict
+from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
 
 
@@ -64,7 +65,8 @@ def _write_export(encoder, folder: Path, card: Optional[str], state_dict: Option
     folder.mkdir()
     # sentence-transformers averages over layers only where the model hands them all out.
     with _returns_all_layers(encoder.hf.config, encoder.pooling == "first_last"):
-        encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
+        with quiet_transformers():
+            encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
     tokenizer = copy.deepcopy(encoder.tokenizer)
     tokenizer.model_max_length = encoder.max_length
     _let_readers_pad(tokenizer, encoder.hf.config)

@@ -36,11 +36,30 @@ class ModelSource:
     config: object
     """its transformers configuration"""
     pooling: Optional[str]
-    """what the model's own sentence-transformers files say, or None"""
+    """what the model's own sentence-transformers files say; None where that is nothing, or not ours"""
+    foreign_pooling: Optional[str]
+    """what they say that is not ours: a way of pooling, or a module between tokens and vector; or None"""
     saved_max_length: Optional[int]
     """likewise"""
     num_positions: Optional[int]
     """tokens its position table can tell apart; None: no such limit"""
+
+    def choose_pooling(self, pooling: Optional[str]) -> str:
+        """``pooling`` where it is given, else the model's own, else cls.
+
+        Raises:
+            UserError: none is given, and the model's own is not one of ours: any other would give other vectors.
+        """
+        if pooling is not None:
+            if self.foreign_pooling is not None:
+                logger.warning("model %s: %s is left out for %s pooling", self.name, self.foreign_pooling, pooling)
+            return pooling
+        if self.foreign_pooling is not None:
+            raise UserError(
+                f"model {self.name!r} makes its vectors by {self.foreign_pooling}, which is not one of "
+                f"{', '.join(POOLINGS)}; name one of these to use it all the same"
+            )
+        return self.pooling or "cls"
 
     def check_max_length(self, max_length: Optional[int]) -> None:
         """UserError where the encoder has fewer positions than ``max_length``."""
@@ -68,11 +87,13 @@ def find_model(model: str) -> ModelSource:
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {model!r} is an encoder-decoder ({config.model_type}), expected an encoder alone")
     saved = _read_json(location, "sentence_bert_config.json") or {}
+    pooling, foreign_pooling = _saved_pooling(location)
     return ModelSource(
         name=model,
         location=location,
         config=config,
-        pooling=_saved_pooling(model, location),
+        pooling=pooling,
+        foreign_pooling=foreign_pooling,
         saved_max_length=saved.get("max_seq_length"),
         num_positions=num_positions(config),
     )
@@ -98,7 +119,7 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
         options["attn_implementation"] = "sdpa"
     try:
         # What transformers would print about unused and missing weights is judged below.
-        with _quiet_transformers():
+        with quiet_transformers():
             hf_model, info = AutoModel.from_pretrained(
                 source.location,
                 config=source.config,
@@ -124,23 +145,40 @@ def load_tokenizer(source: ModelSource):
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False)
+        knows_words = _knows_words(tokenizer)
     except Exception as error:
         raise UserError(f"model {source.name!r} has no tokenizer that opens: {_one_line(error)}") from error
-    # transformers 5 makes up a tokenizer of special tokens alone where there are no files for one.
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise UserError(f"model {source.name!r} has no tokenizer that opens: it has no vocabulary")
+    # Where the files are missing, transformers 5 raises nothing and makes up one for which every word is unknown.
+    if not knows_words:
+        raise UserError(
+            f"model {source.name!r} has no tokenizer that opens: "
+            f"no vocabulary for a {type(tokenizer).__name__}, such as tokenizer.json"
+        )
     return tokenizer
 
 
+def _knows_words(tokenizer) -> bool:
+    """Whether a letter or digit is in its vocabulary, apart from the special and the added tokens."""
+    # Not every class has added tokens: Mistral's own has none.
+    added = getattr(tokenizer, "get_added_vocab", dict)()
+    apart = {*tokenizer.all_special_tokens, *added}
+    return any(token not in apart and any(map(str.isalnum, token)) for token in tokenizer.get_vocab())
+
+
 @contextmanager
-def _quiet_transformers():
+def quiet_transformers():
+    """Keeps transformers' warnings and its own progress bars off stderr for a while; a download still shows its bar."""
     from transformers.utils import logging as transformers_logging
 
-    verbosity = transformers_logging.get_verbosity()
+    verbosity, has_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
+    # disable_progress_bar() would switch huggingface_hub's bars too: a download of minutes would say nothing, and
+    # where HF_HUB_DISABLE_PROGRESS_BARS is set, either switch warns.
+    transformers_logging._tqdm_active = False
     try:
         yield
     finally:
+        transformers_logging._tqdm_active = has_bars
         transformers_logging.set_verbosity(verbosity)
 
 
@@ -185,10 +223,12 @@ def _why_not_found(error: Exception, is_folder: bool) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if "trust_remote_code" in str(error) or "custom code" in str(error):
         return "it brings code of its own, which is never run"
-    return lines[0] if lines else type(error).__name__
+    # What a colon announces is on the next line.
+    is_announced = len(lines) > 1 and lines[0].endswith(":")
+    return " ".join(lines[: 1 + is_announced]) or type(error).__name__
 
 
 def _read_json(location: str, filename: str):
@@ -204,24 +244,24 @@ def _read_json(location: str, filename: str):
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def _saved_pooling(model: str, location: str) -> Optional[str]:
-    """The pooling in sentence-transformers' files; None without them or where it is not one of ours."""
+def _saved_pooling(location: str) -> tuple[Optional[str], Optional[str]]:
+    """Pooling by sentence-transformers' files: (one of ours, None), (None, what else), or (None, None) without them."""
     modules = _read_json(location, "modules.json") or []
     kinds = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in modules}
     unknown = sorted(set(kinds) - _HARMLESS_MODULES)
     if unknown:
-        logger.warning("model %s: its sentence-transformers module %s is left out", model, ", ".join(unknown))
+        return None, f"its sentence-transformers module {', '.join(unknown)}"
     if "Pooling" not in kinds:
-        return None
+        return None, None
     config = _read_json(location, f"{kinds['Pooling']}/config.json") or {}
     mode = config.get("pooling_mode")
     if mode is None:
         modes = [key for key, is_on in config.items() if key.startswith("pooling_mode_") and is_on]
-        mode = _POOLING_OF_FLAG.get(modes[0]) if len(modes) == 1 else None
+        mode = " and ".join(_POOLING_OF_FLAG.get(mode, mode.removeprefix("pooling_mode_")) for mode in modes)
     if "WeightedLayerPooling" in kinds:
         is_ours = mode == "mean" and _averages_first_and_last(location, kinds["WeightedLayerPooling"])
-        mode = "first_last" if is_ours else None
-    return mode if mode in POOLINGS else None
+        mode = "first_last" if is_ours else f"WeightedLayerPooling and {mode}"
+    return (mode, None) if mode in POOLINGS else (None, f"{mode} pooling")
 
 
 def _averages_first_and_last(location: str, path: str) -> bool:

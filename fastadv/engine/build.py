@@ -6,6 +6,7 @@ from typing import Iterator, Optional
 import torch
 
 from fastadv.config import Config
+from fastadv.config_parser import check_option_names
 from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.mixture import JoinedText, weighted_sources
 from fastadv.data.packing import PackedBatch
@@ -101,11 +102,9 @@ def build_step(config: Config, encoder, text=None) -> Step:
     from fastadv.objectives.base import resolve_objective
 
     objective_class = resolve_objective(config.objective)
+    check_option_names(objective_class, config.objective_options)
     torch.manual_seed(config.train.seed)
-    try:
-        objective = objective_class(encoder.hidden_size, **config.objective_options)
-    except TypeError as error:
-        raise UserError(f"objective_options: {config.objective} does not take them ({error})") from error
+    objective = objective_class(encoder.hidden_size, **config.objective_options)
     detection = None
     if objective.detection is not None:
         from fastadv.engine.token_counts import count_tokens

@@ -24,11 +24,12 @@ from fastadv.engine.checkpoint import (
     load_checkpoint,
     read_state,
     require_same_config,
+    require_same_run,
     save_checkpoint,
 )
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.metrics import MetricsLog, Progress, StepMeans
-from fastadv.engine.run_folder import begin_run, claim_run_folder, export_model, model_card
+from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.selection import BestWeights, dev_score
 from fastadv.perturbation import NonFiniteGradient
 
@@ -107,6 +108,10 @@ class Trainer:
         self._device = zero.init_distributed()
         self._dev_score = dev_score(self.config.dev.data)
         self._build()
+        self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
+        if checkpoint is not None:
+            # Before anything is written or measured.
+            require_same_run(checkpoint, read_state(checkpoint)[1], self._identity)
         self._config_text = to_yaml(self.config)
         if zero.is_first_rank():
             begin_run(self.run_folder, self._config_text, is_resumed=checkpoint is not None)
@@ -136,7 +141,6 @@ class Trainer:
 
     def _start(self, checkpoint: Optional[Path]) -> None:
         """Sets generators and position: those of ``checkpoint``, or the seed's."""
-        self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
         self._best = BestWeights(self.run_folder)
         remarks: list[str] = []
         self.position = Position()
@@ -279,7 +283,7 @@ class Trainer:
             return
         num_sentences = len(self._data.text)
         card = model_card(self.config, self._config_text, num_sentences, position.step, scores, table)
-        export_model(self.run_folder, lambda folder: self.encoder.save_pretrained(folder, card))
+        self.encoder.save_pretrained(self.run_folder / "model", card)
         self._comparison.write_report()
 
     def _call(self, name: str, *arguments) -> None:

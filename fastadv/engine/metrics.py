@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fastadv.atomic_file import written_aside
+
 
 class StepMeans:
     """Means of the steps' metrics since the last ``take``, kept on the device until then.
@@ -54,7 +56,8 @@ class MetricsLog:
 
         path = run_folder / "metrics.jsonl"
         kept = _lines_before(path, first_step) if path.exists() else []
-        _replace_text(path, "".join(kept))
+        with written_aside(path) as aside:
+            aside.write_text("".join(kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(run_folder / "tensorboard"), purge_step=first_step)
 
@@ -84,12 +87,6 @@ def _lines_before(path: Path, first_step: int) -> list[str]:
         if step < first_step:
             kept.append(line)
     return kept
-
-
-def _replace_text(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".partial")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
 
 
 class Progress:

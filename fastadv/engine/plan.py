@@ -1,10 +1,12 @@
 """What a run would do, said before it does anything: ``--dry_run``."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
+from fastadv.engine.checkpoint import read_state, require_same_config
 from fastadv.engine.run_folder import describe_adversary, find_checkpoint
 from fastadv.engine.selection import dev_score
 
@@ -19,8 +21,12 @@ def describe_plan(config: Config) -> str:
     for source in weighted_sources(data.train):
         open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
     dev_score(config.dev.data)
+    if evaluation.enabled:
+        open_source(evaluation.held_out, data.field, evaluation.held_out_split)
     folder = Path(train.output_dir).expanduser()
     checkpoint = find_checkpoint(folder, train.resume)
+    if checkpoint is not None:
+        require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(config))
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.num_epochs} passes over the data"
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
     measured = f"{evaluation.num_sentences} sentences of {evaluation.held_out}, before and after"

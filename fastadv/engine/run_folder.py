@@ -16,9 +16,10 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import fastadv
+from fastadv.atomic_file import written_aside
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources
 from fastadv.engine.checkpoint import newest_checkpoint
@@ -30,7 +31,8 @@ def find_checkpoint(folder: Path, resume: str) -> Optional[Path]:
     """The checkpoint that a run into ``folder`` goes on from, or None for a run from the start. Writes nothing.
 
     Raises:
-        UserError: the folder is somebody else's, or holds a checkpoint although ``resume`` is never.
+        UserError: the folder is somebody else's, holds a checkpoint although ``resume`` is never, or holds a finished
+            run whose checkpoints are gone.
     """
     try:
         is_empty = not folder.exists() or not any(folder.iterdir())
@@ -45,6 +47,12 @@ def find_checkpoint(folder: Path, resume: str) -> Optional[Path]:
         raise UserError(
             f"train.output_dir: {folder} holds {checkpoint.name} and train.resume is never; "
             "name another folder, or resume with auto"
+        )
+    results = [name for name in ("model", "results.json") if (folder / name).exists()]
+    if checkpoint is None and results:
+        raise UserError(
+            f"train.output_dir: {folder} holds {' and '.join(results)} of a run without a checkpoint to go on from; "
+            "name another folder, or delete this one"
         )
     return checkpoint
 
@@ -62,9 +70,9 @@ def claim_run_folder(folder: Path, resume: str) -> Optional[Path]:
 def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
     """Writes config.yaml, and clears what an earlier run without a usable checkpoint left behind."""
     if not is_resumed:
-        for name in ("checkpoints", "tensorboard", "model"):
+        for name in ("checkpoints", "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for pattern in ("metrics.jsonl", "results.json", "report.html", "attack.png", "before-*.npz"):
+        for pattern in ("metrics.jsonl", "report.html", "attack.png", "before-*.npz"):
             for path in folder.glob(pattern):
                 path.unlink()
     # First, since these two files are what marks a run folder.
@@ -74,23 +82,12 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces ``path`` at once, so that a reader sees the old text or the new."""
-    aside = path.with_name(path.name + ".partial")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:
     write_text(folder / "results.json", json.dumps(results, indent=1) + "\n")
-
-
-def export_model(folder: Path, save: Callable[[Path], Any]) -> Path:
-    """Fills ``model/`` by ``save(folder)``, beside the old one until it is whole."""
-    model, aside = folder / "model", folder / "model.partial"
-    shutil.rmtree(aside, ignore_errors=True)
-    save(aside)
-    shutil.rmtree(model, ignore_errors=True)
-    aside.rename(model)
-    return model
 
 
 def model_card(

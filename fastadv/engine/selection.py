@@ -6,6 +6,7 @@ from typing import Callable, Optional
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
 
 DevScore = Callable[[object], float]
@@ -49,10 +50,8 @@ class BestWeights:
     def save(self, step: int, weights: dict[str, Tensor]) -> None:
         """Keeps ``weights`` beside those kept before."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(step)
-        aside = path.with_suffix(".partial")
-        save_file(weights, aside)
-        aside.replace(path)
+        with written_aside(self._path(step)) as aside:
+            save_file(weights, aside)
 
     def load(self, step: int) -> dict[str, Tensor]:
         return load_file(self._path(step))

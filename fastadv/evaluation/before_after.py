@@ -6,7 +6,6 @@ training starts; :func:`compare` puts two such measurements side by side with pa
 Shapes: ``N`` sentences, ``M`` labelled sentences that test the probe, ``D`` hidden size.
 """
 
-import os
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fastadv.atomic_file import written_aside
 from fastadv.config import EvaluationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
@@ -82,8 +82,8 @@ def measure(
         UserError: the model's vectors are not finite.
     """
     num_probe_texts = len(held_out.probe_test[0])
-    attacked = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
-    bar = tqdm(total=attacked, desc="attack", unit=" sentences", disable=not progress)
+    num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
+    bar = tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress)
     vectors = _clean_vectors(encoder, held_out.sentences, batch_size)
     result: Measurement = {
         "vectors": vectors,
@@ -158,11 +158,8 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
 
 def save_measurement(measurement: Measurement, path: str | Path) -> None:
     """Keeps a measurement as .npz, so that a resumed run need not measure its first model again."""
-    path = Path(path)
-    aside = path.with_name(path.name + ".partial")
-    with aside.open("wb") as file:
+    with written_aside(path) as aside, aside.open("wb") as file:
         np.savez(file, **measurement)
-    os.replace(aside, path)
 
 
 def load_measurement(path: str | Path) -> Measurement:

@@ -37,7 +37,7 @@ def load_held_out(cfg: EvaluationConfig, encoder, data_field: str = "text") -> H
     """
     if cfg.num_sentences < MIN_SENTENCES:
         raise UserError(f"evaluation.num_sentences must be at least {MIN_SENTENCES}, got {cfg.num_sentences}")
-    sentences = draw_distinct(_read(cfg.held_out, data_field), cfg.num_sentences, encoder, cfg.seed)
+    sentences = draw_distinct(_read(cfg, data_field), cfg.num_sentences, encoder, cfg.seed)
     if len(sentences) < cfg.num_sentences:
         raise UserError(
             f"evaluation.num_sentences is {cfg.num_sentences}, but {cfg.held_out} has only {len(sentences)} sentences "
@@ -65,14 +65,10 @@ def draw_distinct(texts: List[str], count: int, encoder, seed: int) -> List[str]
     return chosen
 
 
-def _read(source: str, data_field: str) -> List[str]:
-    if source.startswith("demo:"):
-        from fastadv.data.demo import demo_sentences
+def _read(cfg: EvaluationConfig, data_field: str) -> List[str]:
+    from fastadv.data.sources import iterate_sentences
 
-        return demo_sentences(source)
-    from fastadv.data.text import iterate_sentences
-
-    return list(iterate_sentences(source, field=data_field))
+    return list(iterate_sentences(cfg.held_out, field=data_field, split=cfg.held_out_split))
 
 
 def _draw_probe_sentences(cfg: EvaluationConfig):

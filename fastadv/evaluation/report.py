@@ -1,10 +1,10 @@
 """report.html: one page of a run that opens anywhere, without a network and without a server."""
 
-import os
 from html import escape
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
+from fastadv.atomic_file import written_aside
 from fastadv.evaluation.charts import AttackCurve, attack_curves, attack_png, attack_svg, training_svg
 from fastadv.evaluation.results_table import caption, row_label, verdict
 from fastadv.evaluation.run_record import RunRecord, list_files, read_run
@@ -20,7 +20,7 @@ _GEOMETRY = ("alignment", "uniformity")
 
 _TRAINING_PANELS = (
     ("loss", "loss", True, "The objective that training lowers, on the sentences of the step."),
-    ("inner_gain", "inner gain", True, "How much the search for the worst perturbation raised the contrastive loss."),
+    ("inner_gain", "inner gain", True, "How much the search raised the contrastive loss, its last step left out."),
     ("lr", "learning rate", False, "The rate of the optimizer at the step."),
     ("sentences_per_s", "sentences a second", False, "Training speed since the start of the process."),
     ("dev/score", "dev score", False, "Spearman correlation × 100 on the dev data, by which weights are kept."),
@@ -92,17 +92,12 @@ def write_report(run_folder: str | Path) -> Path:
     run = read_run(folder)
     curves = attack_curves(run.results) if run.results else []
     if curves:
-        _replace(folder / "attack.png", lambda aside: attack_png(curves, aside))
+        with written_aside(folder / "attack.png") as aside:
+            attack_png(curves, aside)
     text = _page(run, curves, list_files(folder))
-    return _replace(folder / "report.html", lambda aside: aside.write_text(text, encoding="utf-8"))
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> Path:
-    """Writes beside ``path`` and renames, so that a reader sees the old file or the new one."""
-    aside = path.with_name(path.name + ".partial")
-    write(aside)
-    os.replace(aside, path)
-    return path
+    with written_aside(folder / "report.html") as aside:
+        aside.write_text(text, encoding="utf-8")
+    return folder / "report.html"
 
 
 def _page(run: RunRecord, curves: List[AttackCurve], files: List[Tuple[str, str, int]]) -> str:

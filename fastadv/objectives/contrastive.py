@@ -49,9 +49,10 @@ class ContrastiveObjective(Objective):
 
     def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
         norms = [m for m in self.head.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-        if not (is_inner and norms):
+        if not norms or not (is_inner or len(pooled) == 1):
             return self.head(pooled)
-        # Batch statistics would make a row's loss depend on its neighbours' perturbations: the running ones serve.
+        # The running statistics serve: a batch's own would make a row's inner loss depend on its neighbours'
+        # perturbations, and a lone row (an epoch's last batch may be one) has none.
         for norm in norms:
             norm.eval()
         try:

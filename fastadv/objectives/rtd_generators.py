@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention import padding_of
-from fastadv.encoder.source import ModelSource, find_model, load_tokenizer
+from fastadv.encoder.source import ModelSource, find_model, load_tokenizer, quiet_transformers
 from fastadv.errors import UserError
 
 Fill = Literal["sample", "argmax"]
@@ -149,20 +149,16 @@ def check_generator(name: str, tokenizer, max_length: int) -> ModelSource:
 
 def _load_masked_lm(source: ModelSource) -> nn.Module:
     from transformers import AutoModelForMaskedLM
-    from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
-    # What it would print about missing weights is judged below.
-    logging.set_verbosity_error()
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            source.location, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
+        # What it would print about missing weights is judged below.
+        with quiet_transformers():
+            model, info = AutoModelForMaskedLM.from_pretrained(
+                source.location, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
     except Exception as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{KEY} = {source.name}: cannot be loaded as a masked language model: {reason}") from error
-    finally:
-        logging.set_verbosity(verbosity)
     missing = sorted(info["missing_keys"])
     if missing:
         raise UserError(f"{KEY} = {source.name}: no masked language model, {len(missing)} weights lack ({missing[0]})")

@@ -67,7 +67,8 @@ class Perturbation:
     delta_fgsm: Tensor
     """(T, E) end of the FGSM chain"""
     gain: Tensor
-    """scalar: inner loss a sentence at the last gradient less that at the first; 0 where fewer than two were taken"""
+    """scalar: inner loss a sentence where the last gradient was taken, less that where the first one was. So it is what
+    all steps but the last have gained, and 0 where fewer than two gradients were taken"""
     nonfinite_step: Tensor
     """(B,) int64: the inner step (from 1) whose gradient was not finite in that sentence first, 0 for never"""
     epsilon_token: Optional[Tensor]
@@ -132,7 +133,7 @@ class Adversary:
                 else:
                     grads, value = self._gradients(x, pgd, fgsm, eta, loss, active)
                 losses.append(value)
-                for grad in grads:
+                for grad in {id(grad): grad for grad in grads}.values():
                     is_bad = ~segment_norm(grad, batch.cu_seqlens, "linf").isfinite()
                     nonfinite_step = torch.where(is_bad & (nonfinite_step == 0), step, nonfinite_step)
                 grad_pgd, grad_fgsm, grad_eta = grads

@@ -75,9 +75,8 @@ class EtaTable:
         self._pending.clear()
         if len(words) == 0:
             return
-        ids, slot = words.unique(return_inverse=True)
-        sums = torch.zeros(len(ids), sums.shape[1], dtype=sums.dtype, device=sums.device).index_add(0, slot, sums)
-        counts = torch.zeros_like(ids).index_add(0, slot, counts)
+        ids, sums, _ = eta_table_sums(sums, words)
+        counts = torch.zeros_like(ids).index_add(0, torch.searchsorted(ids, words), counts)
         eta_table_write(self.table, ids, sums, counts)
         self._row_norms[ids] = row_norm(self.table[ids], self._norm)
 

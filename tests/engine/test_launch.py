@@ -115,6 +115,7 @@ def test_the_printed_config_is_a_config(make_config, tmp_path, capfd):
     [
         (["--data.train", "nowhere.txt", "--dry_run"], "nowhere.txt"),
         (["--dev.data", "nowhere.csv", "--dry_run"], "nowhere.csv"),
+        (["--evaluation.enabled", "true", "--evaluation.held_out", "nowhere.txt", "--dry_run"], "nowhere.txt"),
         (["--encoder.model", "no/such-folder/at-all", "--dry_run"], "no/such-folder/at-all"),
         (["--encoder.max_length", "65"], "encoder.max_length = 65"),
         (["--engine.kernels", "triton", "--dry_run"], "engine.kernels = triton: "),

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -48,8 +49,9 @@ class Faulty(RobustSentEmbed):
 def faulty(tmp_path, monkeypatch):
     (tmp_path / "my_objective.py").write_text(FAULTY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_objective", raising=False)
-    return "my_objective:Faulty"
+    yield "my_objective:Faulty"
+    # What the run imported; the next module of that name is another.
+    sys.modules.pop("my_objective", None)
 
 
 @pytest.fixture
@@ -301,3 +303,29 @@ def test_a_mistake_ends_the_run_before_it_trains(make_config, change, named):
         Trainer(config).fit()
     assert named in str(caught.value) and "\n" not in str(caught.value)
     assert not list(Path(config.train.output_dir).glob("checkpoints/*"))
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_is_left_alone(make_config):
+    config = make_config(**{"train.max_steps": 1})
+    folder = Trainer(config).fit()
+    shutil.rmtree(folder / "checkpoints")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(UserError, match="holds model of a run without a checkpoint to go on from"):
+        Trainer(make_config(**{"train.max_steps": 1, "train.resume": "never"})).fit()
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("change", [{"train.max_steps": 2}, {"data.max_sentences": 9}], ids=str)
+def test_a_resume_that_is_refused_writes_nothing(make_config, change):
+    folder = Trainer(make_config(**{"train.max_steps": 1})).fit()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(UserError, match="was made with"):
+        Trainer(make_config(**{"train.max_steps": 1, **change})).fit()
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_last_batch_of_one_sentence_is_trained_with_a_batch_norm_head(make_config):
+    """Nine sentences in batches of eight: the last has no statistics of its own, and no negative."""
+    options = {"objective_options": {"head": "bn_mlp"}, "data.max_sentences": 9, "train.max_steps": 4}
+    folder = Trainer(make_config(**options)).fit()
+    assert load_file(folder / "model" / "model.safetensors")

@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from fastadv.config import EvaluationConfig
+from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after import (
     compare,
@@ -179,3 +183,154 @@ def test_both_halves_in_one_call(tiny_encoder, tmp_path, cfg):
     results = evaluate_before_after(before, after, cfg, data_field="review")
     assert results["num_sentences"] == 24
     assert any(row["difference"] != 0 for row in results["rows"])
+
+
+WIDTH, NUM_WORDS = 5, 30
+
+
+class WordMeans(torch.nn.Module):
+    """h = mean of the words' rows @ mixing + bias. Its dropout shifts the rows by one of two tables, by turns."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, seed, bias):
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        self.rows, self.mixing = rng.normal(size=(NUM_WORDS, WIDTH)), rng.normal(size=(WIDTH, WIDTH))
+        self.bias, self.masks = np.full(WIDTH, bias), rng.normal(size=(2, NUM_WORDS, WIDTH)) / 2
+        self.num_dropouts = 0
+
+    def tokenize(self, texts):
+        tokens = [[int(word) for word in text.split()] for text in texts]
+        return tokens, [[False] * len(words) for words in tokens]
+
+    def pack(self, texts):
+        return PackedBatch.from_token_lists(*self.tokenize(texts))
+
+    def embed(self, batch, dropout=None):
+        rows = self.rows
+        if dropout:
+            rows = rows + self.masks[self.num_dropouts % 2]
+            self.num_dropouts += 1
+        return torch.from_numpy(rows).float()[batch.input_ids]
+
+    def encode(self, x, batch, dropout=None):
+        sums = x.new_zeros(batch.num_sentences, WIDTH).index_add(0, batch.token_sentence, x)
+        return sums / batch.lengths[:, None] @ torch.from_numpy(self.mixing).float() + torch.from_numpy(self.bias)
+
+    def encode_texts(self, texts, batch_size):
+        return np.stack([self.vector(self.rows[words]) for words in self.tokenize(texts)[0]]).astype(np.float32)
+
+    def vector(self, x):
+        return x.mean(axis=0) @ self.mixing + self.bias
+
+
+def cosine(x, y):
+    return x @ y / np.sqrt((x @ x) * (y @ y))
+
+
+def is_own_nearest(vectors, clean):
+    """(N,) whether vector i is nearer to clean[i] than to every other row."""
+    similar = np.array([[cosine(v, c) for c in clean] for v in vectors])
+    return np.array([row[i] > np.delete(row, i).max() for i, row in enumerate(similar)], dtype=float)
+
+
+def attacked_vectors(model, texts, kappa, cfg):
+    """Vectors at the start and at the worst of all points of a sign ascent on minus the cosine, in plain numpy."""
+    starts, ends = [], []
+    for row, words in enumerate(model.tokenize(texts)[0]):
+        x = model.rows[words]
+        clean, radius = model.vector(x), kappa * np.sqrt((x**2).mean())
+        delta = radius * (2 * np.random.default_rng((cfg.seed, row)).random(x.shape, dtype=np.float32) - 1)
+        points = []
+        for _ in range(cfg.num_steps + 1):
+            h = model.vector(x + delta)
+            points.append(h)
+            # d cos(h, c) / dh = (c/|c| - cos(h, c) h/|h|) / |h|; all tokens of a mean share one gradient.
+            slope = clean / np.linalg.norm(clean) - cosine(h, clean) * h / np.linalg.norm(h)
+            delta = np.clip(delta - radius / 3 * np.sign(model.mixing @ slope), -radius, radius)
+        starts.append(points[0])
+        ends.append(min(points, key=lambda h: cosine(h, clean)))
+    return np.stack(starts), np.stack(ends)
+
+
+def measured_by_hand(model, held_out, cfg):
+    texts = held_out.sentences
+    clean = model.encode_texts(texts, 1)
+    views = [[(model.rows + mask)[words] for words in model.tokenize(texts)[0]] for mask in model.masks]
+    units = [np.stack([h / np.linalg.norm(h) for h in map(model.vector, view)]) for view in views]
+    values = {"vectors": clean, "alignment": ((units[0] - units[1]) ** 2).sum(axis=1)}
+    centre = clean.mean(axis=0)
+    for kappa in cfg.radii:
+        start, end = attacked_vectors(model, texts, kappa, cfg)
+        values[f"retrieval@{kappa}"] = is_own_nearest(end, clean)
+        values[f"noise_retrieval@{kappa}"] = is_own_nearest(start, clean)
+        values[f"cosine@{kappa}"] = np.array([cosine(v, c) for v, c in zip(end, clean)])
+        values[f"centred_cosine@{kappa}"] = np.array([cosine(v - centre, c - centre) for v, c in zip(end, clean)])
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    probe.fit(model.encode_texts(held_out.probe_train[0], 1), held_out.probe_train[1])
+    weight = probe[1].coef_[0] / probe[0].scale_
+    texts, labels = held_out.probe_test[0], np.array(held_out.probe_test[1])
+    margin = (2 * labels - 1) * probe.decision_function(model.encode_texts(texts, 1))
+    values["probe@0"] = (margin > 0).astype(float)
+    for share in (0.25, 0.5):
+        kappa = share * min(cfg.radii)
+        # The logit is linear in X: six thirds of the radius lead from any start to the corner of the ball.
+        radii = [kappa * np.sqrt((model.rows[words] ** 2).mean()) for words in model.tokenize(texts)[0]]
+        values[f"probe@{kappa:g}"] = (margin > np.array(radii) * np.abs(model.mixing @ weight).sum()).astype(float)
+    return values
+
+
+@pytest.fixture
+def by_hand():
+    """(config, held-out sentences, two models): sentences of one to six words, labels that words half explain."""
+    cfg = EvaluationConfig(True, num_sentences=20, radii=[0.4, 0.9], num_steps=6, num_probe_sentences=24, seed=5)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(map(str, rng.integers(0, NUM_WORDS, rng.integers(1, 7)))) for _ in range(100)]
+    texts = list(dict.fromkeys(texts))[:84]
+    tone = rng.normal(size=NUM_WORDS)
+    labels = [int(np.mean([tone[int(word)] for word in text.split()]) > 0) for text in texts]
+    held_out = HeldOut(texts[:20], (texts[20:60], labels[20:60]), (texts[60:], labels[60:]))
+    return cfg, held_out, (WordMeans(seed=1, bias=0.5), WordMeans(seed=2, bias=1.0))
+
+
+def test_every_measured_value_is_the_one_worked_out_by_hand(by_hand):
+    cfg, held_out, models = by_hand
+    for model in models:
+        found, expected = measure(model, cfg, held_out, batch_size=7), measured_by_hand(model, held_out, cfg)
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            # float32 through eight operations on entries near 1.
+            np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5, err_msg=name)
+        # Quantities that are easily taken for one another do differ here.
+        for radius in cfg.radii:
+            assert not np.array_equal(found[f"retrieval@{radius}"], found[f"noise_retrieval@{radius}"])
+            assert abs(found[f"cosine@{radius}"] - found[f"centred_cosine@{radius}"]).min() > 1e-3
+        fitted_on_test = measured_by_hand(
+            model, HeldOut(held_out.sentences, held_out.probe_test, held_out.probe_test), cfg
+        )
+        assert not np.array_equal(found["probe@0"], fitted_on_test["probe@0"])
+
+
+def test_every_row_is_the_one_worked_out_by_hand(by_hand):
+    """before, after, difference and its paired interval, of measurements made without the package."""
+    cfg, held_out, models = by_hand
+    before, after = (measured_by_hand(model, held_out, cfg) for model in models)
+    rows = {row["key"]: row for row in compare(before, after, cfg)["rows"]}
+    assert rows.keys() == {name for name in before if not name.startswith(("vectors", "noise"))} | {"uniformity"}
+    for name, row in rows.items():
+        if name == "uniformity":
+            continue
+        one, other = before[name], after[name]
+        assert (row["before"], row["after"]) == pytest.approx((one.mean(), other.mean()), abs=1e-12)
+        assert row["difference"] == pytest.approx((other - one).mean(), abs=1e-12)
+        # Clean values, the probe's at "radius 0" among them, have no radius.
+        assert row["radius"] == (float(name.partition("@")[2] or 0) or None)
+        num = len(one)
+        draws = np.random.default_rng(cfg.seed).multinomial(num, np.full(num, 1 / num), 2000)
+        means = [np.repeat(other - one, counts).mean() for counts in draws]
+        assert (row["low"], row["high"]) == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])), abs=1e-12)
+    for side, values in (("before", before), ("after", after)):
+        units = [v / np.linalg.norm(v) for v in values["vectors"].astype(float)]
+        pairs = [np.exp(-2 * ((u - v) ** 2).sum()) for i, u in enumerate(units) for v in units[:i]]
+        assert rows["uniformity"][side] == pytest.approx(np.log(np.mean(pairs)), abs=1e-12)

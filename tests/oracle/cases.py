@@ -225,3 +225,31 @@ CASES = {
     **dict(one_step_attacks()),
     **dict(with_detection()),
 }
+
+# What is repeated under other random numbers: every place where rounding could be amplified (relative sizes reach
+# far, starts lie outside balls, gradients vanish), and options drawn together.
+REPEATED = [
+    *(
+        f"{norm}-{name}"
+        for norm in NORMS
+        for name in (
+            "after-shared-rho0.3",
+            "before-separate-rho0.3",
+            "none-shared-rho1",
+            "relative",
+            "relative-separate-none",
+            "spare-special-relative",
+            "start-outside-ball",
+            "frozen-dropout-separate",
+            "reuse-none-relative-separate-none",
+            "degenerate-relative",
+        )
+    ),
+    *[name for name in CASES if name.startswith("drawn")][:12],
+    *(
+        f"uscal-{method}-{name}"
+        for method in ("fgm", "fgsm")
+        for name in ("plain", "relative", "spare-special-relative", "reuse-none", "degenerate")
+    ),
+    *(f"rtd-{name}" for name in ("plain", "of-z", "spare-special", "reuse-none", "degenerate")),
+]

@@ -1,5 +1,6 @@
 """Runs one case on both sides and says where they differ."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -29,9 +30,17 @@ def parameters_of(case):
     return {**parameters, **make_discriminator_parameters()} if case.objective.endswith("-rtd") else parameters
 
 
-def run_torch(case):
+@dataclass(frozen=True)
+class Difference:
+    step: int
+    what: str
+    size: float
+    """the largest gap over the largest entry; infinite where there are no two numbers to compare"""
+
+
+def run_torch(case, seed=0):
     """The table before the first step, and the steps of the torch side."""
-    run = TorchRun(case.options, parameters_of(case), case.reuse, case.has_dropout, case.objective)
+    run = TorchRun(case.options, parameters_of(case), case.reuse, case.has_dropout, case.objective, seed)
     table = run.table
     steps = []
     for batch in case.batches:
@@ -44,13 +53,14 @@ def run_torch(case):
 torch_steps = lru_cache(maxsize=None)(run_torch)
 
 
-def differences(case, transcribed=None):
-    """Lines like ``step 2: eta differs by 1e-3 of its largest entry``; empty where both sides agree.
+def differences(case, transcribed=None, seed=0):
+    """A list of `Difference`; empty where both sides agree.
 
     Args:
         transcribed: the class on the numpy side; by default the transcription of the case's objective.
+        seed: of everything the torch side draws.
     """
-    table, steps = torch_steps(case)
+    table, steps = torch_steps(case, seed)
     return compared(case, table, steps, transcribed)
 
 
@@ -61,10 +71,12 @@ def compared(case, table, steps, transcribed=None):
     numpy_side = transcribed(case.options, parameters_of(case), table)
     found = []
     for number, (batch, torch_step) in enumerate(zip(case.batches, steps, strict=True), start=1):
+        found += [Difference(number, f"masks: {fault}", np.inf) for fault in torch_step.mask_faults]
         expected = numpy_side.step(batch, torch_step.uniform, torch_step.views)
         pairs = {"loss": (expected.loss, torch_step.result.loss)}
         if not is_simcse:
             pairs.update(_perturbations(case.options, expected, torch_step.result))
+        sizes = {name: _difference(*pair) for name, pair in pairs.items()}
 
         def loss_of(parameters, batch=batch, step=torch_step, expected=expected):
             delta = transcription.SimCSE.still(batch) if is_simcse else expected.found.delta
@@ -73,17 +85,17 @@ def compared(case, table, steps, transcribed=None):
         grads = torch_step.parameter_grads
         moves = random_moves(numpy_side.parameters)
         slope = transcription.parameter_slope(loss_of, numpy_side.parameters, moves)
-        pairs["parameter slope"] = (slope, sum((grads[name] * moves[name]).sum() for name in grads))
+        parts = np.concatenate([(grads[name] * moves[name]).ravel() for name in grads])
+        # Parts of both signs: the sum's rounding goes with their magnitudes, whatever is left of them.
+        sizes["parameter slope"] = _difference(slope, parts.sum(), scale=np.abs(parts).sum())
         if case.learning_rate:
             grads = transcription.parameter_gradient(loss_of, numpy_side.parameters)
-            pairs.update({f"gradient of {name}": (grads[name], torch_step.parameter_grads[name]) for name in grads})
+            theirs = torch_step.parameter_grads
+            sizes.update({f"gradient of {name}": _difference(grads[name], theirs[name]) for name in grads})
             numpy_side.parameters = {
                 name: values - case.learning_rate * grads[name] for name, values in numpy_side.parameters.items()
             }
-        for name, (ours, theirs) in pairs.items():
-            line = _difference(ours, theirs)
-            if line:
-                found.append(f"step {number}: {name} {line}")
+        found += [Difference(number, name, float(size)) for name, size in sizes.items() if size]
     return found
 
 
@@ -103,17 +115,19 @@ def _perturbations(options, expected, actual):
     return pairs
 
 
-def _difference(ours, theirs):
+def _difference(ours, theirs, scale=None):
+    """The size of a `Difference`, 0 within the tolerance; of ``scale``, by default the largest entry of ``ours``."""
     if ours is None or theirs is None:
-        return "" if ours is theirs else f"is {ours} in numpy and {theirs} in torch"
+        return 0.0 if ours is theirs else np.inf
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     if ours.shape != theirs.shape:
-        return f"has shape {ours.shape} in numpy and {theirs.shape} in torch"
-    largest = np.abs(ours).max(initial=0.0)
+        return np.inf
+    if scale is None:
+        scale = np.abs(ours).max(initial=0.0)
     gap = np.abs(ours - theirs).max(initial=0.0)
-    if gap <= RELATIVE_TOLERANCE * largest + ABSOLUTE_FLOOR:
-        return ""
-    return f"differs by {gap:.3g}, its largest entry being {largest:.3g}"
+    if gap <= RELATIVE_TOLERANCE * scale + ABSOLUTE_FLOOR:
+        return 0.0
+    return gap / scale if scale > 0 else np.inf
 
 
 def random_moves(parameters, seed=0):

@@ -20,6 +20,11 @@ def log_sum_exp(values):
     return shift + np.log(np.exp(values - shift).sum())
 
 
+def minus_log_share(own, others):
+    """-log(sum exp(own) / sum exp(own and others)), to its last digits also where it is near 0."""
+    return np.log1p(np.exp(log_sum_exp(others) - log_sum_exp(own)))
+
+
 def is_negative(row, column, ids, mask_duplicates):
     """Whether key ``column`` is a negative of query ``row``: another sentence, and no copy of this one."""
     return column != row and not (mask_duplicates and ids[row] == ids[column])
@@ -36,12 +41,11 @@ def row_loss(row, query, key_sets, ids, temperature, multi_positive, mask_duplic
     negatives = [[of_set[j] for j in negative_columns] for of_set in logits]
     all_negatives = [logit for of_set in negatives for logit in of_set]
     if multi_positive == "sum":
-        return log_sum_exp(positives + all_negatives) - log_sum_exp(positives)
+        return minus_log_share(positives, all_negatives)
     if multi_positive == "mean":
-        denominator = log_sum_exp(positives + all_negatives)
-        return sum(denominator - positive for positive in positives) / len(positives)
-    singles = [log_sum_exp([p, *of_set]) - p for p, of_set in zip(positives, negatives, strict=True)]
-    return sum(singles) / len(singles)
+        others = [positives[:m] + positives[m + 1 :] + all_negatives for m in range(len(positives))]
+        return sum(minus_log_share([p], rest) for p, rest in zip(positives, others, strict=True)) / len(positives)
+    return sum(minus_log_share([p], of_set) for p, of_set in zip(positives, negatives, strict=True)) / len(positives)
 
 
 def contrastive_sum(queries, key_sets, ids, temperature, multi_positive="sum", mask_duplicates=True):

@@ -61,10 +61,10 @@ class RobustSentEmbedWithRTD(RobustSentEmbed):
         for sentence, x_s, mask, eta, masked, fills in zip(
             batch, x, inner, self.eta, views.corruption.masked, views.corruption.fills, strict=True
         ):
-            z, (*_, h, _) = toy_encoder.forward(parameters, x_s, mask)
+            z, (*_, before_h, _) = toy_encoder.forward(parameters, x_s, mask)
             original = np.array(sentence.tokens)
             tokens = self.refilled(original, masked, fills)
-            vector = h if self.options.rtd_input == "h" else z
+            vector = np.arctan(before_h) if self.options.rtd_input == "h" else z
             logits = self.logits(parameters, tokens, eta, vector)
             labels = self.labels(original, tokens, masked).astype(int)
             losses.append([log_sum_exp(row) - row[label] for row, label in zip(logits, labels, strict=True)])

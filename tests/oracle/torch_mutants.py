@@ -4,6 +4,7 @@ A mutant makes the mistaken function from the right one; `MUTANTS` says which fu
 in which cases the mistake must show.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pkgutil import resolve_name
 from unittest.mock import patch
@@ -164,8 +165,51 @@ def detection_of_the_last_token(logits):
     return mutated
 
 
+def positive_under_the_masks_of_z(positive_keys):
+    def mutated(self, batch):
+        self.encoder.forced = self.encoder.drawn[:2]
+        return positive_keys(self, batch)
+
+    return mutated
+
+
+def adversarial_under_the_mask_of_z(search):
+    def mutated(self, *args):
+        found = search(self, *args)
+        self.encoder.forced = self.encoder.drawn[1:2]
+        return found
+
+    return mutated
+
+
+def adversarial_under_the_mask_of_the_positive(search):
+    def mutated(self, *args):
+        found = search(self, *args)
+        self.encoder.forced = self.encoder.drawn[3:4]
+        return found
+
+    return mutated
+
+
+def inner_steps_draw_masks(_):
+    return lambda self, points: self._encoder.encode(points, self._batch)
+
+
+def masks_not_replayed(_):
+    return lambda self: nullcontext()
+
+
+FROZEN = of_every_norm("frozen-dropout")
+# Masks in the wrong place are consistent numbers: what sees them is the comparison of the masks alone.
+OF_MASKS = {
+    positive_under_the_masks_of_z: ("fastadv.engine.step.Step._positive_keys", BASE),
+    adversarial_under_the_mask_of_z: ("fastadv.engine.step.Step._search", BASE),
+    adversarial_under_the_mask_of_the_positive: ("fastadv.engine.step.Step._search", BASE),
+    inner_steps_draw_masks: ("fastadv.engine.inner_loss.InnerLoss._pooled", BASE),
+    masks_not_replayed: ("fastadv.engine.step.DropoutReplay.again", FROZEN + of_every_norm("reuse-none")),
+}
 RTD_CLASS = "fastadv.objectives.rtd.ReplacedTokenDetection"
-MUTANTS = {
+OF_NUMBERS = {
     keys_move_with_x: ("fastadv.objectives.contrastive.ContrastiveObjective.inner_loss", FGM + FGSM),
     attack_step_doubled: ("fastadv.config.PerturbationConfig.as_mixed", FGM + FGSM),
     attack_without_dropout: ("fastadv.config.PerturbationConfig.as_mixed", FGM + FGSM),
@@ -199,6 +243,7 @@ MUTANTS = {
     keys_without_gradient: ("fastadv.engine.step.gather_keys", BASE),
     lambda_term_dropped: ("fastadv.objectives.robustsentembed.RobustSentEmbed.loss", BASE),
 }
+MUTANTS = {**OF_MASKS, **OF_NUMBERS}
 
 
 def planted(mutant):

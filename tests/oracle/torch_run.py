@@ -4,7 +4,8 @@ Random numbers are torch's own: the uniform start of delta is recorded where it 
 the toy encoder draws them, and the transcription takes both as given.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 from unittest.mock import patch
 
 import numpy as np
@@ -12,11 +13,13 @@ import torch
 
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.engine.inner_loss import InnerLoss
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.rtd import ReplacedTokenDetection
 from fastadv.perturbation import Adversary
 
+from .masks import Drawn
 from .toy_discriminator_torch import RecordedFills, ToyDiscriminator
 from .toy_encoder import Masks
 from .toy_encoder_torch import ToyEncoder
@@ -33,6 +36,9 @@ class TorchStep:
     uniform: list
     views: Views
     parameter_grads: dict
+    drawn: Optional[Drawn]
+    """None without dropout"""
+    mask_faults: list
 
 
 class TorchRun:
@@ -102,7 +108,7 @@ class TorchRun:
         batch = PackedBatch.from_token_lists(
             [s.tokens for s in sentences], [s.special for s in sentences], [s.identity for s in sentences]
         )
-        found, draws, inner_losses = [], [], []
+        found, draws, inner_losses, inner_passes = [], [], [], []
 
         def recorded_search(adversary, *args, **kwargs):
             found.append(search(adversary, *args, **kwargs))
@@ -117,6 +123,12 @@ class TorchRun:
             inner_losses.append(inner_loss(*args, **kwargs))
             return inner_losses[-1]
 
+        def recorded_pass(loss, points):
+            inner_passes.append(points)
+            return inner_pass(loss, points)
+
+        # A gradient from the clean pass' own graph is an inner loss without a pass.
+        inner_pass = InnerLoss.__call__
         search, uniform, inner_loss = Adversary.search, torch.Tensor.uniform_, self.objective.inner_loss
         self.encoder.drawn.clear()
         self.module.zero_grad()
@@ -124,6 +136,7 @@ class TorchRun:
             patch.object(Adversary, "search", recorded_search),
             patch.object(torch.Tensor, "uniform_", recorded_uniform),
             patch.object(self.objective, "inner_loss", recorded_inner_loss),
+            patch.object(InnerLoss, "__call__", recorded_pass),
         ):
             loss = self.module(batch)
         loss.backward()
@@ -146,13 +159,17 @@ class TorchRun:
         if not draws:
             draws.append(None)
         (draw,) = draws
-        return TorchStep(StepResult(outcome, self.table, float(loss.detach())), split(draw), self._views(split), grads)
-
-    def _views(self, split):
-        """Masks in the step's order: embed, encode for z; embed, encode for z+; ...; encode for z_adv."""
-        drawn = self.encoder.drawn
-        corruption = None if self.module.detection is None else self.fills.corruption()
-        if not drawn:
-            return Views(corruption=corruption)
-        clean, positive = Masks(split(drawn[0]), split(drawn[1])), Masks(split(drawn[2]), split(drawn[3]))
-        return Views(clean, positive, Masks(None, split(drawn[-1])), corruption)
+        drawn, faults = None, []
+        views = Views(corruption=None if self.module.detection is None else self.fills.corruption())
+        if self.encoder.has_dropout:
+            drawn = Drawn.of_order(self.encoder.drawn, self.objective.uses_adversary)
+            config = self.module.perturbation
+            faults = drawn.faults(len(inner_passes), config.inner_dropout == "frozen", config.reuse == "none")
+            views = replace(
+                views,
+                clean=Masks(split(drawn.clean_embedding), split(drawn.clean)),
+                positive=Masks(split(drawn.positive_embedding), split(drawn.positive)),
+                adversarial=Masks(None, split(drawn.adversarial)) if self.objective.uses_adversary else None,
+            )
+        result = StepResult(outcome, self.table, float(loss.detach()))
+        return TorchStep(result, split(draw), views, grads, drawn, faults)

@@ -3,14 +3,19 @@
 Of one sentence of n tokens, with word ids w and positions t = 0 ... n - 1:
 
     x_t = word[w_t]                                  * dropout mask
-    a_t = tanh(first x_t + position[t])              * dropout mask
+    a_t = atan(clamp(first x_t + position[t]))       * dropout mask
     m   = mean_t a_t
-    b_t = tanh(second a_t + mixing (a_t o m))        so that tokens act on each other's gradients
-    h   = tanh(mean_t b_t)
+    b_t = atan(second a_t + mixing (a_t o m))        so that tokens act on each other's gradients
+    h   = atan(mean_t b_t)
     z   = tanh(head_weight h + head_bias), or h without a head
 
 Shapes: word (V, E), first (A, E), position (L, A), second and mixing (D, A), head_weight (D, D),
-head_bias (D,). The forward is analytic, so complex parameters give exact derivatives by a complex step.
+head_bias (D,). Off the clamp's edges the forward is analytic, so complex parameters give exact derivatives by
+a complex step.
+
+No gradient is small by cancellation: directions forget a gradient's size, so its relative error is what counts. Where
+tanh nears +-1, its derivative 1 - tanh^2 keeps no correct digit; atan's, 1 / (1 + v^2), keeps all, and behind the clamp
+the derivative is exactly 0. The head's tanh is the product's own and stays far from +-1.
 """
 
 from dataclasses import dataclass
@@ -24,7 +29,9 @@ HIDDEN_SIZE = 4
 LONGEST = 6
 CLS, SEP = 0, 1
 SATURATED_WORDS = (12, 13)
-"""words whose rows are so large that tanh is exactly +-1 behind them: no gradient reaches them"""
+"""words whose rows are so large that everything behind them is clamped: no gradient reaches them"""
+CLAMP = 8.0
+"""far beyond what other words reach"""
 
 
 @dataclass(frozen=True)
@@ -75,31 +82,42 @@ def embed(parameters, sentence, mask=None):
     return x if mask is None else x * mask
 
 
+def clamped(values):
+    """Real parts beyond +-CLAMP become +-CLAMP."""
+    return np.where(np.abs(values.real) > CLAMP, CLAMP * np.sign(values.real), values)
+
+
+def atan_slope(values):
+    return 1 / (1 + values * values)
+
+
 def forward(parameters, x, mask=None):
     """z (D,) of one sentence's X (n, E), and what the backward needs."""
     num_tokens = len(x)
-    bare = np.tanh(x @ parameters["first"].T + parameters["position"][:num_tokens])
+    before_a = clamped(x @ parameters["first"].T + parameters["position"][:num_tokens])
+    bare = np.arctan(before_a)
     a = bare if mask is None else bare * mask
     m = a.sum(axis=0) / num_tokens
-    b = np.tanh(a @ parameters["second"].T + (a * m) @ parameters["mixing"].T)
-    h = np.tanh(b.sum(axis=0) / num_tokens)
-    z = h
+    before_b = a @ parameters["second"].T + (a * m) @ parameters["mixing"].T
+    before_h = np.arctan(before_b).sum(axis=0) / num_tokens
+    z = h = np.arctan(before_h)
     if "head_weight" in parameters:
         z = np.tanh(parameters["head_weight"] @ h + parameters["head_bias"])
-    return z, (bare, a, m, b, h, z)
+    return z, (before_a, a, m, before_b, before_h, z)
 
 
 def backward(parameters, saved, grad_z, mask=None):
     """d loss / dX (n, E) from d loss / dz (D,)."""
-    bare, a, m, b, h, z = saved
+    before_a, a, m, before_b, before_h, z = saved
     num_tokens = len(a)
     grad_h = grad_z
     if "head_weight" in parameters:
         grad_h = parameters["head_weight"].T @ (grad_z * (1 - z * z))
-    grad_b = np.tile(grad_h * (1 - h * h) / num_tokens, (num_tokens, 1))
-    grad_before = grad_b * (1 - b * b)
+    grad_b = np.tile(grad_h * atan_slope(before_h) / num_tokens, (num_tokens, 1))
+    grad_before = grad_b * atan_slope(before_b)
     grad_product = grad_before @ parameters["mixing"]
     grad_m = (grad_product * a).sum(axis=0)
     grad_a = grad_before @ parameters["second"] + grad_product * m + grad_m / num_tokens
     grad_bare = grad_a if mask is None else grad_a * mask
-    return (grad_bare * (1 - bare * bare)) @ parameters["first"]
+    slope = np.where(np.abs(before_a) < CLAMP, atan_slope(before_a), 0.0)
+    return (grad_bare * slope) @ parameters["first"]

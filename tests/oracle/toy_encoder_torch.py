@@ -9,7 +9,10 @@ DROPOUT = 0.25
 
 
 class ToyEncoder(nn.Module):
-    """Offers what `Step` asks of an encoder; every dropout mask it draws is kept in ``drawn``, in order."""
+    """Offers what `Step` asks of an encoder; every dropout mask it uses is kept in ``drawn``, in order.
+
+    Masks in ``forced`` are used up before any is drawn: a mutant's way to use one twice.
+    """
 
     vocab_size = toy_encoder.VOCAB_SIZE
     embedding_size = toy_encoder.EMBEDDING_SIZE
@@ -21,11 +24,14 @@ class ToyEncoder(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.tensor(parameters[name])))
         self.has_dropout = has_dropout
         self.drawn = []
+        self.forced = []
 
     def _dropped(self, values, dropout):
         if dropout is False or not self.has_dropout or not self.training:
             return values
         mask = (torch.rand(values.shape, dtype=values.dtype) >= DROPOUT) / (1 - DROPOUT)
+        if self.forced:
+            mask = self.forced.pop(0)
         self.drawn.append(mask)
         return values * mask
 
@@ -39,7 +45,8 @@ class ToyEncoder(nn.Module):
             sums = values.new_zeros(batch.num_sentences, values.shape[1])
             return sums.index_add(0, batch.token_sentence, values) / lengths
 
-        a = self._dropped(torch.tanh(x @ self.first.T + self.position[batch.position_ids]), dropout)
+        before = x @ self.first.T + self.position[batch.position_ids]
+        a = self._dropped(before.clamp(-toy_encoder.CLAMP, toy_encoder.CLAMP).atan(), dropout)
         m = mean(a)[batch.token_sentence]
-        b = torch.tanh(a @ self.second.T + (a * m) @ self.mixing.T)
-        return torch.tanh(mean(b))
+        b = torch.atan(a @ self.second.T + (a * m) @ self.mixing.T)
+        return torch.atan(mean(b))

@@ -136,3 +136,38 @@ def test_low_precision_embeddings_get_float32_perturbations(batch, x):
 def test_eta_without_use_eta_is_a_mistake(batch, x):
     with pytest.raises(ValueError, match="use_eta is false"):
         Adversary(PerturbationConfig(use_eta=False)).search(x, batch, curved, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("gradient", ["shared", "separate"])
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 4])
+def test_the_gain_is_a_sentence_s_share_of_what_the_gradients_saw(batch, x, gradient, num_steps):
+    """A linear loss without a ball: each step but the last, whose end no gradient sees, adds the same."""
+    weight = torch.randn_like(x)
+    config = PerturbationConfig(
+        alpha=0.05, beta=0.02, rho=0.25, sigma=0.0, use_eta=False, gradient=gradient, num_steps=num_steps
+    )
+    found = Adversary(config).search(x, batch, lambda points: (weight * points).sum())
+    # PGD moves by alpha w / max|w| of the sentence, FGSM by beta sign(w).
+    parts = weight.split(batch.lengths.tolist())
+    rise = sum(0.25 * 0.05 * w.square().sum() / w.abs().max() + 0.75 * 0.02 * w.abs().sum() for w in parts)
+    # A difference of two losses near sum(w x), about 10: float64's 2e-16 of that, and the rounding of each sum.
+    torch.testing.assert_close(found.gain, max(num_steps - 1, 0) * rise / 3, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("reuse", ["exact", "none"])
+def test_the_gain_is_of_the_losses_the_search_evaluated(batch, x, reuse):
+    """With eta and a curved loss: the last loss less the first, over three sentences."""
+    seen = []
+
+    def loss(points):
+        value = 5 + curved(points)
+        seen.append(value.item())
+        return value
+
+    config = PerturbationConfig(
+        epsilon_relative=0.2, alpha=0.5, beta=0.3, gamma=0.5, num_steps=4, eta_scaling="none", reuse=reuse
+    )
+    found = Adversary(config).search(x, batch, loss)
+    # The reference evaluates each point twice, for delta and for eta.
+    assert len(seen) == {"exact": 4, "none": 8}[reuse]
+    assert found.gain.item() == pytest.approx((seen[-1] - seen[0]) / 3, rel=1e-12)

@@ -1,0 +1,141 @@
+"""A run with ``evaluation.enabled``: what stands in results.json is the first weights against the exported ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from fastadv.encoder import Encoder
+from fastadv.engine.callbacks import Callback
+from fastadv.engine.loop import Trainer
+from fastadv.evaluation import before_after
+from fastadv.evaluation.held_out import load_held_out
+
+SUBJECTS = ("the film", "this movie", "that story", "one actor", "every scene", "the plot")
+OPINIONS = ("was good", "was bad", "is very dull", "is wonderful", "was almost sad", "is not sharp")
+HELD_OUT = [f"{subject} {opinion}" for subject in SUBJECTS for opinion in OPINIONS]
+
+
+@pytest.fixture
+def make_measured_config(make_config, tmp_path):
+    """``make_config`` with evaluation on: 16 of 36 sentences, one radius, two steps of attack, no probe."""
+    path = tmp_path / "held_out.txt"
+    path.write_text("\n".join(HELD_OUT) + "\n")
+    evaluation = {"enabled": True, "num_sentences": 16, "radii": [0.3], "num_steps": 2, "num_probe_sentences": 0}
+    settings = {f"evaluation.{key}": value for key, value in {**evaluation, "held_out": str(path)}.items()}
+    # Steps large enough that two of them show in every row.
+    return lambda name, **changes: make_config(name, **{**settings, "optimizer.lr": 2e-2, **changes})
+
+
+@pytest.fixture
+def labelled(monkeypatch):
+    """Labelled sentences of the tiny vocabulary in place of the demo's, 20 of which fit the probe."""
+    labels = [int(text.endswith(("good", "wonderful", "sharp"))) for text in HELD_OUT]
+    monkeypatch.setattr("fastadv.data.demo.demo_sentiment", lambda: (HELD_OUT, labels))
+    monkeypatch.setattr("fastadv.evaluation.held_out.NUM_PROBE_TRAIN", 20)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The encoders that were measured, in order."""
+    calls, measure = [], before_after.measure
+
+    def spy(encoder, *arguments, **options):
+        calls.append(encoder)
+        return measure(encoder, *arguments, **options)
+
+    monkeypatch.setattr(before_after, "measure", spy)
+    return calls
+
+
+class StopAfter(Callback):
+    def __init__(self, last_step):
+        self.last_step = last_step
+
+    def on_step(self, trainer, step, metrics):
+        if step == self.last_step:
+            trainer.request_stop()
+
+
+def measure_anew(model, config):
+    """The measurement of a model folder, by none of the run's own code."""
+    options = config.encoder
+    encoder = Encoder.from_pretrained(
+        str(model), pooling=options.pooling, max_length=options.max_length, dropout=options.dropout
+    )
+    return before_after.measure(encoder, config.evaluation, load_held_out(config.evaluation, encoder, "text"))
+
+
+def assert_results_are_those_of_the_weights(folder, config):
+    """results.json against both models measured anew, to the last bit: one machine, one thread, one seed."""
+    before, after = measure_anew(config.encoder.model, config), measure_anew(folder / "model", config)
+    for name in ("vectors", "alignment", "cosine@0.3", "centred_cosine@0.3"):
+        assert not np.array_equal(before[name], after[name]), "nothing was trained"
+    results = json.loads((folder / "results.json").read_text())
+    assert results == json.loads(json.dumps(before_after.compare(before, after, config.evaluation)))
+    (kept,) = folder.glob("before-*.npz")
+    loaded = before_after.load_measurement(kept)
+    assert loaded.keys() == before.keys()
+    assert [name for name in before if not np.array_equal(loaded[name], before[name])] == []
+    return results
+
+
+def test_the_table_compares_the_first_weights_with_the_exported_ones(make_measured_config, monkeypatch, capsys):
+    """The exported weights are those of the best dev score, here neither the first nor the last."""
+    scores = iter([2.0, 1.0])
+    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: lambda encoder: next(scores))
+    config = make_measured_config("run", **{"train.eval_every": 2})
+    trainer = Trainer(config)
+    folder = trainer.fit()
+    assert trainer.position.best_step == 2
+    results = assert_results_are_those_of_the_weights(folder, config)
+    assert {row["key"] for row in results["rows"]} == {
+        *("retrieval@0.3", "centred_cosine@0.3", "cosine@0.3", "alignment", "uniformity")
+    }
+    assert results["num_probe_sentences"] == 0 and results["num_sentences"] == 16
+    row = next(row for row in results["rows"] if row["key"] == "alignment")
+    numbers = f"{row['before']:.3f}", f"{row['after']:.3f}"
+    assert numbers[0] != numbers[1]
+    printed = capsys.readouterr().out
+    line = next(line for line in printed.splitlines() if line.startswith("alignment"))
+    assert tuple(line.removeprefix(row["label"]).split()[:2]) == numbers
+    assert f"| {row['label']} | {numbers[0]} | {numbers[1]} |" in (folder / "model" / "README.md").read_text()
+    assert (folder / "attack.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "report.html").read_text()
+    assert "<h2>Before and after training</h2>" in page and "attack.png" in page
+    assert f'<td class="before">{numbers[0]}</td><td class="after">{numbers[1]}</td>' in page
+
+
+def test_a_resumed_run_keeps_the_first_measurement(make_measured_config, labelled, measured):
+    """Stopped and gone on from, with a probe: before is read back, after is measured once, the table is the same."""
+    probe = {"evaluation.num_probe_sentences": 16}
+    config = make_measured_config("stopped", **probe)
+    folder = Trainer(config, [StopAfter(2)]).fit()
+    (kept,) = folder.glob("before-*.npz")
+    written = kept.stat().st_mtime_ns
+    assert len(measured) == 1 and not (folder / "results.json").exists()
+    second = Trainer(config)
+    second.fit()
+    assert measured[1:] == [second.encoder] and kept.stat().st_mtime_ns == written
+    results = assert_results_are_those_of_the_weights(folder, config)
+    probed = {row["key"]: row for row in results["rows"] if row["key"].startswith("probe")}
+    # At 0.25 and 0.5 of the smallest radius.
+    assert list(probed) == ["probe@0", "probe@0.075", "probe@0.15"] and results["num_probe_sentences"] == 16
+
+
+def test_measuring_changes_nothing_and_other_settings_measure_anew(make_measured_config, measured):
+    """The weights are those of a run without evaluation; a second radius asked for later gets both its numbers."""
+    bare = Trainer(make_measured_config("bare", **{"evaluation.enabled": False})).fit()
+    assert not measured and not list(bare.glob("before-*")) and not (bare / "results.json").exists()
+    folder = Trainer(make_measured_config("run")).fit()
+    weights, expected = (load_file(Path(run) / "model" / "model.safetensors") for run in (folder, bare))
+    assert [name for name in expected if not weights[name].equal(expected[name])] == []
+    (first,) = folder.glob("before-*.npz")
+    assert len(measured) == 2
+    # The run is finished: nothing is trained, both models are measured.
+    Trainer(make_measured_config("run", **{"evaluation.radii": [0.3, 0.6]})).fit()
+    assert len(measured) == 4 and len(list(folder.glob("before-*.npz"))) == 2 and first.exists()
+    rows = {row["key"]: row for row in json.loads((folder / "results.json").read_text())["rows"]}
+    assert rows["cosine@0.6"]["before"] != rows["cosine@0.6"]["after"]
