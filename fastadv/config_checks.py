@@ -129,7 +129,8 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
     if train != evaluation.held_out:
         return False
     # Only a named dataset has splits; of files and the demo's sentences the name says all.
-    has_splits = not train.startswith("demo:") and not os.path.exists(os.path.expanduser(train))
+    is_file = train.endswith((".txt", ".jsonl")) or os.path.exists(os.path.expanduser(train))
+    has_splits = not train.startswith("demo:") and not is_file
     return not has_splits or config.data.split == evaluation.held_out_split
 
 
