@@ -227,6 +227,16 @@ def test_an_impossible_value_gives_one_line(key, value, allowed):
         assert float(shown) == float(value)
 
 
+@pytest.mark.parametrize("split, is_refused", [("train", True), ("test", False)])
+def test_one_dataset_may_train_and_be_held_out_by_different_splits(split, is_refused):
+    overrides = ["--evaluation.enabled=true", "--evaluation.held_out=some/set", "--data.train=some/set"]
+    overrides.append(f"--evaluation.held_out_split={split}")
+    if is_refused:
+        assert "some/set" in refusal(overrides=overrides)
+    else:
+        assert load_config(overrides=overrides).evaluation.held_out == "some/set"
+
+
 @pytest.mark.parametrize("values, expected", COMBINATIONS)
 def test_values_that_contradict_each_other_give_one_line(values, expected):
     line = refusal(overrides=[f"--{key}={value}" for key, value in values.items()])

@@ -37,6 +37,7 @@ from fastadv.evaluation.intervals import (
     resample_counts,
     statistic_interval,
 )
+from fastadv.evaluation.misspelling import misspell
 from fastadv.evaluation.probe import fit_probe
 
 Measurement = Dict[str, np.ndarray]
@@ -75,8 +76,9 @@ def measure(
           attacked vector is nearer to its own clean vector than to any other sentence's, ``cosine@r`` (N,),
           ``centred_cosine@r`` (N,) with this model's mean clean vector subtracted from both sides, and
           ``noise_retrieval@r`` (N,) at the random start;
-        * with a probe: ``probe@0`` (M,) whether it is right on clean sentences, ``probe@r`` (M,) whether it is under
-          an attack on its own cross-entropy, r from :func:`probe_radii`.
+        * with a probe: ``probe@0`` (M,) whether it is right on clean sentences, ``probe_misspelt`` (M,) whether it is
+          on mistyped ones, and ``probe@r`` (M,) whether it is under an attack on its own cross-entropy, r from
+          :func:`probe_radii`.
 
     Raises:
         UserError: the model's vectors are not finite.
@@ -140,6 +142,7 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
     if "probe@0" in before:
         probe_counts = resample_counts(len(before["probe@0"]), seed=cfg.seed)
         rows.append(mean_row("probe@0", "sentiment probe", "higher", probe_counts))
+        rows.append(mean_row("probe_misspelt", "sentiment probe", "higher", probe_counts))
         for radius in probe_radii(cfg):
             rows.append(mean_row(_at("probe", radius), "sentiment probe", "higher", probe_counts, radius))
     return {
@@ -217,6 +220,8 @@ def _measure_probe(encoder, cfg: EvaluationConfig, held_out: HeldOut, batch_size
     def probe_loss(rows: Sequence[int]) -> Loss:
         return probe.cross_entropy(_tensor(labels[rows], encoder))
 
+    misspelt = [misspell(text, cfg.seed, number) for number, text in enumerate(texts)]
+    result["probe_misspelt"] = probe.is_right(_clean_vectors(encoder, misspelt, batch_size), labels).astype(np.float64)
     for radius in probe_radii(cfg):
         attacked, _ = _attack_all(encoder, texts, probe_loss, radius, cfg, batch_size, bar)
         result[_at("probe", radius)] = probe.is_right(attacked, labels).astype(np.float64)

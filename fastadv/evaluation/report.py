@@ -59,7 +59,7 @@ _MEANINGS = (
         "probe",
         "sentiment probe",
         "accuracy of a logistic regression on the frozen vectors, one fitted to each model; at a radius it is attacked "
-        "through the probe itself, and a sentence counts only if it stays right.",
+        "through the probe itself, and a sentence counts only if it stays right. Mistyped words are noise, no attack.",
     ),
 )
 """key, name, one sentence"""

@@ -2,6 +2,8 @@
 
 from typing import List
 
+from fastadv.evaluation.misspelling import WORD_SHARE
+
 _HEADER = ("", "before", "after", "change", "95 % interval")
 
 
@@ -35,6 +37,8 @@ def row_label(row: dict) -> str:
     """The quantity and where it was taken."""
     if row["key"] == "probe@0":
         return f"{row['label']}, clean"
+    if row["key"] == "probe_misspelt":
+        return f"{row['label']}, {WORD_SHARE:.0%} of the longer words mistyped"
     return row["label"] if row["radius"] is None else f"{row['label']}, radius {row['radius']:g}"
 
 

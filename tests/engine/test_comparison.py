@@ -122,7 +122,10 @@ def test_a_resumed_run_keeps_the_first_measurement(make_measured_config, labelle
     results = assert_results_are_those_of_the_weights(folder, config)
     probed = {row["key"]: row for row in results["rows"] if row["key"].startswith("probe")}
     # At 0.25 and 0.5 of the smallest radius.
-    assert list(probed) == ["probe@0", "probe@0.075", "probe@0.15"] and results["num_probe_sentences"] == 16
+    assert (
+        list(probed) == ["probe@0", "probe_misspelt", "probe@0.075", "probe@0.15"]
+        and results["num_probe_sentences"] == 16
+    )
 
 
 def test_measuring_changes_nothing_and_other_settings_measure_anew(make_measured_config, measured):

@@ -273,6 +273,8 @@ def measured_by_hand(model, held_out, cfg):
     texts, labels = held_out.probe_test[0], np.array(held_out.probe_test[1])
     margin = (2 * labels - 1) * probe.decision_function(model.encode_texts(texts, 1))
     values["probe@0"] = (margin > 0).astype(float)
+    # These texts are numbers, in which nobody mistypes a letter; another test gives them mistakes.
+    values["probe_misspelt"] = values["probe@0"]
     for share in (0.25, 0.5):
         kappa = share * min(cfg.radii)
         # The logit is linear in X: six thirds of the radius lead from any start to the corner of the ball.
@@ -310,6 +312,19 @@ def test_every_measured_value_is_the_one_worked_out_by_hand(by_hand):
             model, HeldOut(held_out.sentences, held_out.probe_test, held_out.probe_test), cfg
         )
         assert not np.array_equal(found["probe@0"], fitted_on_test["probe@0"])
+
+
+def test_the_misspelt_texts_are_judged_by_the_label_of_the_right_ones(by_hand, monkeypatch):
+    cfg, held_out, (model, _) = by_hand
+    texts, labels = held_out.probe_test
+    monkeypatch.setattr(
+        "fastadv.evaluation.before_after.misspell", lambda text, seed, number: texts[(number + 1 + seed) % len(texts)]
+    )
+    clean = measured_by_hand(model, held_out, cfg)["probe@0"]
+    says_one = np.where(clean == 1, labels, 1 - np.array(labels))
+    expected = np.roll(says_one, -1 - cfg.seed) == np.array(labels)
+    found = measure(model, cfg, held_out)["probe_misspelt"]
+    assert np.array_equal(found, expected) and not np.array_equal(found, clean)
 
 
 def test_every_row_is_the_one_worked_out_by_hand(by_hand):

@@ -56,7 +56,12 @@ def results_of_a_run():
     for radius in (0.1, 0.2):
         arrays[f"noise_retrieval@{radius}"] = np.ones(20)
     before = {**arrays, "alignment": rng.random(20), "vectors": rng.normal(size=(20, 4))}
-    before |= {"probe@0": np.ones(18), "probe@0.025": np.ones(18), "probe@0.05": np.zeros(18)}
+    before |= {
+        "probe@0": np.ones(18),
+        "probe_misspelt": np.ones(18),
+        "probe@0.025": np.ones(18),
+        "probe@0.05": np.zeros(18),
+    }
     after = {name: values if name.startswith("noise") else values * 0.9 for name, values in before.items()}
     after["vectors"] = before["vectors"] + 1
     return compare(before, after, EvaluationConfig(radii=[0.1, 0.2], num_sentences=20))
