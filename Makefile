@@ -1,9 +1,12 @@
 # make quickstart   sets up .venv and trains, measures and exports a small robust encoder
 # make test         sets up .venv and runs the tests
 # make lint         ruff
+# make test-transformers
+#                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
+#                   that depend on it
 #
 # PYTHON      the interpreter that makes .venv (3.10 or later)
-# TORCH_SPEC  what pip installs where .venv has no torch yet, for instance
+# TORCH_SPEC  what pip installs where a venv has no torch yet, for instance
 #             TORCH_SPEC="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 
 PYTHON ?= python3
@@ -11,6 +14,9 @@ TORCH_SPEC ?= torch==2.13.0
 CONFIG ?= configs/quickstart.yaml
 
 VENV := .venv
+EXTRAS := demo,test
+# A major that the venv is held to; empty takes what pip resolves.
+TRANSFORMERS :=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/fastadv-installed
 NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
@@ -18,7 +24,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test lint clean
+.PHONY: help venv quickstart test test-transformers test-one-major lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -35,7 +41,8 @@ $(STAMP): pyproject.toml $(NATIVE_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install $(TORCH_SPEC)
 	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --constraint $(VENV)/constraints.txt --editable '.[demo,test]'
+	$(if $(TRANSFORMERS),echo 'transformers==$(TRANSFORMERS).*' >> $(VENV)/constraints.txt)
+	$(BIN)/python -m pip install --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 # Without a GPU the launcher has to be told; with one DeepSpeed finds it.
@@ -47,9 +54,25 @@ quickstart: venv
 test: venv
 	$(BIN)/python -m pytest
 
+# pyproject.toml allows transformers 4 and 5; .venv has one of them. A venv of its own, since flair and textattack, where
+# .venv has them, work with 4 alone.
+test-transformers: venv
+	@has=$$($(BIN)/python -c "import transformers; print(transformers.__version__.partition('.')[0])"); \
+	case $$has in 4) other=5 ;; 5) other=4 ;; *) echo "$(VENV) has transformers $$has; expected 4 or 5" >&2; exit 1 ;; esac; \
+	echo "$(VENV) has transformers $$has: testing transformers $$other in .venv-transformers$$other"; \
+	$(MAKE) --no-print-directory test-one-major PYTHON=$(BIN)/python VENV=.venv-transformers$$other \
+		EXTRAS=demo,test TRANSFORMERS=$$other
+
+# What calls transformers: loading, the packed and padded passes, export and its readers, and training steps.
+test-one-major: venv
+	@$(BIN)/python -c "import sys, torch, transformers, huggingface_hub, tokenizers, sentence_transformers as st; \
+	print(*(f'{m.__name__}=={m.__version__}' for m in (transformers, huggingface_hub, tokenizers, st, torch))); \
+	sys.exit(not transformers.__version__.startswith('$(TRANSFORMERS).') and 'not transformers $(TRANSFORMERS)')"
+	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-transformers? build dist runs .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -1,9 +1,10 @@
 """How much memory the data layer takes, by the number of lines: ``python -m bench.data_memory``.
 
 Each size runs in a process of its own: the text is tokenised into the cache, mapped again as a second run would, and
-one epoch's order is gone through, plain and bucketed. What counts is RssAnon of /proc/self/status (Linux): memory that
-nothing but the process itself can give back, unlike the pages of mapped files. A thread reads it every 20 ms, and the
-highest reading is the process's. The tokenizer is a stand-in of one id a word, so that its memory is not measured.
+one epoch's order is gone through, plain and bucketed, with a row of each batch read. What counts is RssAnon of
+/proc/self/status (Linux): memory that nothing but the process itself can give back, unlike the pages of mapped files.
+A thread reads it every 20 ms, and the highest reading is the process's. The tokenizer is a stand-in of one id a word,
+so that its memory is not measured. Progress goes to stderr. The text and the cache lie in TMPDIR.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED_MIB = 300 * 1e6 / 2**20
+_LINES_BETWEEN_REPORTS = 10**6
 _WORDS = "the film was not very good a wonderful story it is dull actor great but plot slow never love this".split()
 
 
@@ -49,6 +51,27 @@ class HighestReading:
         self.value_mib = max(self.value_mib, rss_anon_mib())
 
 
+class Progress:
+    """What a phase has done so far, a line on stderr for every million lines of text."""
+
+    def __init__(self, num_lines: int):
+        self._num_lines, self._started = num_lines, time.perf_counter()
+        self.begin("")
+
+    def begin(self, phase: str) -> None:
+        self._phase, self._num_done = phase, 0
+
+    def advance(self, num_done: int) -> None:
+        before, self._num_done = self._num_done, self._num_done + num_done
+        if self._num_done // _LINES_BETWEEN_REPORTS > before // _LINES_BETWEEN_REPORTS:
+            print(
+                f"{time.strftime('%H:%M:%S')}  {self._phase}: {self._num_done:,} of {self._num_lines:,} lines, "
+                f"{time.perf_counter() - self._started:.0f} s, RssAnon {rss_anon_mib():.1f} MiB",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
 def write_text(path: Path, num_lines: int) -> None:
     """Different lines of 5 to 12 words."""
     with open(path, "w", encoding="utf-8") as file:
@@ -63,23 +86,35 @@ def tokenize(texts):
     return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
 
 
-def measure(folder: Path, batch_size: int) -> dict:
+def measure(folder: Path, num_lines: int, batch_size: int) -> dict:
     """The numbers of one size, in the process that runs this."""
     from fastadv.data.batching import BatchOrder
     from fastadv.data.text import TokenizedText
 
+    progress = Progress(num_lines)
+
+    def tokenize_and_report(texts):
+        progress.advance(len(texts))
+        return tokenize(texts)
+
     started = time.perf_counter()
     before_mib = rss_anon_mib()
     with HighestReading() as reading:
+        progress.begin("tokenised")
         for _ in range(2):
-            text = TokenizedText.build(folder / "text.txt", tokenize, "words", 16, cache_dir=folder, progress=False)
+            text = TokenizedText.build(
+                folder / "text.txt", tokenize_and_report, "words", 16, cache_dir=folder, progress=False
+            )
         build_mib, build_s = rss_anon_mib(), time.perf_counter() - started
         for bucket_batches in (0, 100):
+            progress.begin("bucketed epoch" if bucket_batches else "plain epoch")
             num_seen = 0
             for batch in BatchOrder(text.lengths, batch_size, 0, bucket_batches).iterate(0):
+                text[int(batch[0])]
                 num_seen += len(batch)
+                progress.advance(len(batch))
             # A benchmark of an order that loses sentences would be worth nothing.
-            assert num_seen == len(text), (num_seen, len(text))
+            assert num_seen == len(text) == num_lines, (num_seen, len(text), num_lines)
     return {
         "num_lines": len(text),
         "before_mib": before_mib,
@@ -94,7 +129,8 @@ def measure_in_process(num_lines: int, batch_size: int) -> dict:
     with tempfile.TemporaryDirectory(prefix="fastadv-memory-") as name:
         write_text(Path(name) / "text.txt", num_lines)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")])}
-        command = [sys.executable, "-m", "bench.data_memory", "--measure", name, "--batch-size", str(batch_size)]
+        command = [sys.executable, "-m", "bench.data_memory", "--measure", name, str(num_lines)]
+        command += ["--batch-size", str(batch_size)]
         done = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -103,10 +139,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs=2, default=[10**4, 10**7], metavar=("SMALL", "LARGE"))
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure is not None:
-        print(json.dumps(measure(arguments.measure, arguments.batch_size)))
+        folder, num_lines = arguments.measure
+        print(json.dumps(measure(Path(folder), int(num_lines), arguments.batch_size)))
         return 0
     results = []
     for num_lines in arguments.sizes:

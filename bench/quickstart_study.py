@@ -8,6 +8,7 @@ It ends in ``study.md`` and ``study.png``.
 """
 
 import argparse
+import inspect
 import json
 from pathlib import Path
 
@@ -19,12 +20,14 @@ ARMS = ("robustsentembed", "simcse", "learning rate 0")
 def arm_config(config_file: str, arm: str, seed: int, folder: Path):
     """The quickstart as ``arm`` runs it; measuring is left to the study."""
     from fastadv import load_config
+    from fastadv.objectives import resolve_objective
 
     own = ["--train.seed", str(seed), "--train.output_dir", str(folder), "--evaluation.enabled", "false"]
     config = load_config(config_file, own)
     if arm == "simcse":
         config.objective = "simcse"
-        config.objective_options.pop("weight_adversarial")
+        known = inspect.signature(resolve_objective("simcse")).parameters
+        config.objective_options = {k: v for k, v in config.objective_options.items() if k in known}
     elif arm == "learning rate 0":
         config.optimizer.lr = 0.0
     return config

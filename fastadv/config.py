@@ -103,9 +103,9 @@ class PerturbationConfig:
     reuse: Literal["none", "exact"] = "exact"
     """what inner steps share: nothing (the reference), or everything that leaves the result the same"""
     on_nonfinite: Literal["raise", "skip"] = "raise"
-    """a non-finite inner gradient ends the run, or skips the step"""
+    """a non-finite inner gradient ends the run, or leaves its batch out, whose place in the step the next one takes"""
     max_nonfinite_steps: int = 10
-    """skipped steps in a row after which the run ends all the same"""
+    """batches skipped in a row after which the run ends all the same"""
 
     def as_mixed(self) -> "PerturbationConfig":
         """This search with every setting explicit. FGM and FGSM are mixed searches of one chain: one step of length
@@ -178,9 +178,11 @@ class TrainConfig:
     output_dir: str = "runs/fastadv"
     """the run folder: config, metrics, events, checkpoints, exported model, report"""
     batch_size: int = 64
-    """sentences a step, over all ranks"""
+    """sentences of a batch, over all ranks; a sentence's negatives are the others of its batch"""
+    accumulation_steps: int = 1
+    """batches an optimizer step; each has its own negatives, and their losses are averaged"""
     num_epochs: int = 1
-    """passes over the sentences, where max_steps is null"""
+    """passes over the sentences, where max_steps is null; batches that are too few for a last step are left out"""
     max_steps: Optional[int] = None
     """optimizer steps; null: num_epochs passes over the data"""
     seed: int = 0
@@ -199,14 +201,16 @@ class TrainConfig:
 class EngineConfig:
     """How a step is carried out."""
 
-    zero_stage: Literal[0, 1] = 0
-    """DeepSpeed ZeRO stage"""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """compute type; bf16 needs zero_stage 1"""
+    """compute type; bf16 needs zero_stage 1 or more"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
+    timeout_minutes: float = 30.0
+    """how long a rank waits for the others, measuring included, before it ends with an error"""
 
 
 @dataclass

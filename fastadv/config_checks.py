@@ -82,6 +82,7 @@ RULES = {
         (lambda value: value >= 2),
         "a whole number of at least 2 (a lone sentence has no negatives)",
     ),
+    "train.accumulation_steps": _COUNT_FROM_1,
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
@@ -89,6 +90,7 @@ RULES = {
     "train.eval_every": _COUNT_FROM_1,
     "train.save_every": _COUNT_FROM_1,
     "engine.num_threads": _COUNT_FROM_1,
+    "engine.timeout_minutes": _POSITIVE,
     "dev.data": ((lambda value: bool(value.strip())), "none, a folder or a file"),
     "evaluation.num_sentences": _at_least(16),
     "evaluation.radii": (
@@ -137,10 +139,7 @@ def check_config(config: Config) -> None:
             f"perturbation.perturb_at = {config.perturbation.perturb_at}: expected embedding where "
             f"objective_options.rtd_generator is {show(generator)}: eta is added to the discriminator's embeddings"
         )
-    if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
-        raise UserError(
-            "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 with bf16"
-        )
+    _check_engine(config)
     _check_columns(config)
     if config.evaluation.enabled and _is_measured_on_its_own_text(config):
         raise UserError(
@@ -174,6 +173,23 @@ def _is_sources(value: Any) -> bool:
         if type(weight) not in (int, float) or not 0 < weight <= 1000:
             return False
     return 0 < len(value) == len({entry["path"] for entry in value})
+
+
+def _check_engine(config: Config) -> None:
+    engine = config.engine
+    if engine.precision == "bf16" and engine.zero_stage == 0:
+        raise UserError(
+            "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 to 3 with bf16"
+        )
+    if engine.zero_stage == 3 and config.perturbation.reuse == "none":
+        raise UserError(
+            "perturbation.reuse = none: expected exact at engine.zero_stage 3, where no rank holds the parameters that "
+            "the reference takes gradients by"
+        )
+    if engine.zero_stage == 3 and config.encoder.path == "generic":
+        raise UserError(
+            "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
+        )
 
 
 def _check_lora(config: Config) -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -21,6 +22,8 @@ if __package__ in (None, ""):
         sys.path.insert(1, str(_package.parent / "kernels"))
 
 from fastadv.errors import UserError
+
+_SECONDS_FOR_FIRST_RANK = 10.0
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -42,7 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt as error:
         return _end(str(error) or "interrupted", 128 + getattr(error, "signal_number", 2))
     except RuntimeError as error:
-        if not _is_numerical(error):
+        if not _is_explained(error):
             raise
         return _end(str(error), 1)
 
@@ -52,6 +55,10 @@ def _run(argv: list[str]) -> int:
     from fastadv.config_checks import check_encoder
     from fastadv.config_parser import split_overrides
 
+    if "SLURM_PROCID" in os.environ:
+        from fastadv.engine.processes import adopt_slurm
+
+        adopt_slurm()
     given = split_overrides(argv, flags=("dry_run", "print_config"))
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
     settings = {key: value for key, value in given if key in ("config", "dry_run", "print_config", "local_rank")}
@@ -71,7 +78,7 @@ def _run(argv: list[str]) -> int:
         print(describe_plan(config))
         return 0
     from fastadv.engine.loop import Trainer
-    from fastadv.engine.zero import is_first_rank, shutdown
+    from fastadv.engine.processes import is_first_rank, shutdown
 
     is_done = False
     try:
@@ -84,19 +91,27 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def _is_numerical(error: RuntimeError) -> bool:
-    """Whether training ended by a NaN or an infinity, which is explained by its message alone."""
+def _is_explained(error: RuntimeError) -> bool:
+    """Whether the message says all: training ended by a NaN or an infinity, or by another rank's error."""
     from fastadv.engine.loop import TooManySkips
+    from fastadv.engine.processes import OtherRankFailed
     from fastadv.engine.zero import NonFiniteUpdate
     from fastadv.perturbation import NonFiniteGradient
 
-    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips))
+    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, OtherRankFailed))
 
 
 def _end(message: str, status: int) -> int:
-    """One line on stderr, by the first rank alone."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(f"fastadv: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr, by the first rank alone where it fails too.
+
+    A launcher kills all ranks once one has ended. So the others leave the first its time to speak, and speak
+    themselves only if they are still there: then the mistake is theirs alone.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    if rank:
+        time.sleep(_SECONDS_FOR_FIRST_RANK)
+    message = " ".join(message.split())
+    print(f"fastadv: rank {rank}: {message}" if rank else f"fastadv: {message}", file=sys.stderr)
     return status
 
 

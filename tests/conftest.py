@@ -15,7 +15,7 @@ WORDS = (
 ).split()
 
 
-def write_tiny_bert(folder, hidden_size=32, num_layers=2):
+def write_tiny_bert(folder, hidden_size=32, num_layers=2, initializer_range=0.2):
     """A random BERT with a WordPiece tokenizer of some words and all lower-case letters, saved at ``folder``."""
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -47,7 +47,7 @@ def write_tiny_bert(folder, hidden_size=32, num_layers=2):
         intermediate_size=2 * hidden_size,
         max_position_embeddings=64,
         # Wider than the usual 0.02, so that vectors of different sentences differ by much more than rounding.
-        initializer_range=0.2,
+        initializer_range=initializer_range,
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder

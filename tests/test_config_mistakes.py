@@ -51,7 +51,7 @@ FILES = {
         ["perturbation.inner_dropout = false", "off, frozen"],
     ),
     "no such choice": ("perturbation: {norm: l3}", ['perturbation.norm = "l3"', "linf, l2, l1"]),
-    "no such stage": ("engine: {zero_stage: 2}", ["engine.zero_stage = 2", "0, 1"]),
+    "no such stage": ("engine: {zero_stage: 4}", ["engine.zero_stage = 4", "0, 1, 2, 3"]),
     "bool for a stage": ("engine: {zero_stage: true}", ["engine.zero_stage = true", "0, 1"]),
     "none for null": (
         "perturbation: {epsilon: none}",
@@ -156,6 +156,8 @@ IMPOSSIBLE = [
 
 COMBINATIONS = [
     ({"engine.precision": "bf16"}, ["engine.precision = bf16", "engine.zero_stage"]),
+    ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
+    ({"engine.zero_stage": 3, "encoder.path": "generic"}, ["encoder.path = generic", "engine.zero_stage 3"]),
     ({"perturbation.step_relative": "true"}, ["perturbation.step_relative = true", "epsilon_relative"]),
     (
         {

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,13 +89,46 @@ def test_the_wheel_imports_from_outside_the_clone(sdist, tmp_path):
     assert has_native == "True"
 
 
-def test_without_a_compiler_the_wheel_runs_on_the_reference(sdist, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("cmake", "ninja"):
-        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-        if found:
-            (tools / name).symlink_to(found)
+# A compiler that passes CMake's check of it and fails on the sources, as an old one would.
+FAILING_COMPILER = """#!/bin/sh
+case "$*" in *kernels/csrc/*|*nanobind/src/*) exit 1 ;; esac
+exec {compiler} "$@"
+"""
+
+
+@pytest.mark.parametrize("compiler", ["none", "misnamed", "failing"])
+def test_without_a_compiler_that_works_the_wheel_runs_on_the_reference(sdist, tmp_path, compiler):
     env = {key: value for key, value in os.environ.items() if key not in ("CC", "CXX")}
-    _, _, has_native = build_and_import(sdist, tmp_path, {**env, "PATH": str(tools)})
+    if compiler == "none":
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for name in ("cmake", "ninja"):
+            found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+            if found:
+                (tools / name).symlink_to(found)
+        env["PATH"] = str(tools)
+    elif compiler == "misnamed":
+        env["CC"] = env["CXX"] = str(tmp_path / "no-such-compiler")
+    else:
+        real = shutil.which("c++")
+        if real is None:
+            pytest.skip("needs a C++ compiler")
+        script = tmp_path / "failing-compiler"
+        script.write_text(FAILING_COMPILER.format(compiler=real), encoding="utf-8")
+        script.chmod(0o755)
+        env["CXX"] = str(script)
+    _, _, has_native = build_and_import(sdist, tmp_path, env)
     assert has_native == "False"
+
+
+def test_what_runs_on_linux_alone_is_not_installed_elsewhere():
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["triton"]]
+    for system, left_out in [
+        ("Linux", set()),
+        ("Windows", {"deepspeed", "triton"}),
+        ("Darwin", {"deepspeed", "triton"}),
+    ]:
+        skipped = {r.name for r in required if r.marker and not r.marker.evaluate({"platform_system": system})}
+        assert skipped == left_out

@@ -18,7 +18,7 @@ class BatchOrder:
     Without buckets an epoch is a shuffle cut into batches. With ``bucket_batches`` > 0 each window of
     ``bucket_batches * batch_size`` shuffled sentences is sorted by length before it is cut, so that batch
     mates are of near lengths, and then the batches are shuffled. The batch that is not full, if there is one,
-    comes last.
+    comes last. Where several ranks share each batch, a last one of fewer sentences than ranks is left out.
 
     Weights belong to parts, runs of sentences that follow each other. Weight w means that each sentence of the part
     occurs w times an epoch on average: floor(w) times in every epoch, and once more in those epochs whose draw takes
@@ -37,15 +37,17 @@ class BatchOrder:
         seed: int,
         bucket_batches: int = 0,
         parts: Optional[Sequence[Tuple[int, float]]] = None,
+        num_ranks: int = 1,
     ):
         """
         Args:
             lengths: tokens of each sentence, (N,).
             seed: a non-negative integer.
             parts: number of sentences and weight of each part, in order; None: all of weight 1.
+            num_ranks: processes that share each batch.
 
         Raises:
-            UserError: no sentences, or none in an epoch, batch_size < 1, seed < 0 or bucket_batches < 0.
+            UserError: no sentences, or none in an epoch, batch_size < num_ranks, seed < 0 or bucket_batches < 0.
         """
         self.lengths = lengths if isinstance(lengths, MappedColumn) else np.asarray(lengths)
         if len(self.lengths) == 0:
@@ -63,6 +65,14 @@ class BatchOrder:
             raise ValueError(f"the parts {self.parts} are not those of {len(self.lengths)} sentences")
         if self.sentences_per_epoch == 0:
             raise UserError("the weights of data.train leave no sentence in an epoch")
+        if batch_size < num_ranks:
+            raise UserError(
+                f"train.batch_size is {batch_size}; it must be at least the number of processes, {num_ranks}"
+            )
+        num_last = self.sentences_per_epoch % batch_size
+        self.num_left_out = num_last if num_last < num_ranks else 0
+        if self.num_left_out == self.sentences_per_epoch:
+            raise UserError(f"{self.num_left_out} sentences are too few for {num_ranks} processes")
 
     @property
     def sentences_per_epoch(self) -> int:
@@ -73,7 +83,7 @@ class BatchOrder:
 
     @property
     def batches_per_epoch(self) -> int:
-        return -(-self.sentences_per_epoch // self.batch_size)
+        return -(-(self.sentences_per_epoch - self.num_left_out) // self.batch_size)
 
     def batches(self, epoch: int) -> "EpochBatches":
         """The epoch's batches in order: arrays of ``batch_size`` indices, what is left in the last."""
@@ -96,6 +106,7 @@ class BatchOrder:
             del part
         # Shuffled in place, in the order that `generator.permutation` gives, in half its memory.
         generator.shuffle(order)
+        order = order[: len(order) - self.num_left_out]
         return EpochBatches(order, self.lengths, self.batch_size, self.bucket_batches, generator)
 
     def iterate(self, epoch: int, start_batch: int = 0) -> Iterator[np.ndarray]:
@@ -152,12 +163,17 @@ class EpochBatches(Sequence):
 class _IndexLists:
     """What a DataLoader iterates over: lists of indices, made one at a time."""
 
-    def __init__(self, order: BatchOrder, epoch: int, start_batch: int):
-        self._order, self._epoch, self._start_batch = order, epoch, start_batch
+    def __init__(self, order: BatchOrder, epoch: int, start_batch: int, share: Tuple[int, int]):
+        self._order, self._epoch, self._start_batch, self._share = order, epoch, start_batch, share
 
     def __iter__(self) -> Iterator[List[int]]:
         for batch in self._order.iterate(self._epoch, self._start_batch):
-            yield batch.tolist()
+            yield batch[rank_rows(len(batch), *self._share)].tolist()
+
+
+def rank_rows(num_rows: int, rank: int, num_ranks: int) -> slice:
+    """The rows of a batch that a rank takes: shares follow each other in rank order and differ by at most one row."""
+    return slice(num_rows * rank // num_ranks, num_rows * (rank + 1) // num_ranks)
 
 
 def make_loader(
@@ -167,8 +183,9 @@ def make_loader(
     start_batch: int,
     num_workers: int,
     collate: Callable[[List], PackedBatch],
+    share: Tuple[int, int] = (0, 1),
 ) -> Iterator[PackedBatch]:
-    """Iterates over the batches of ``order.iterate(epoch, start_batch)``.
+    """Iterates over the batches of ``order.iterate(epoch, start_batch)``, of each the rows of ``share``, (rank, ranks).
 
     Batches are the same with any number of workers, and no random number of the calling process is drawn:
     training goes the same way too. Workers are forked from a clean server process, not from this one, whose
@@ -182,7 +199,7 @@ def make_loader(
         context.set_forkserver_preload(["__main__", __name__, "fastadv.data.text"])
     loader = DataLoader(
         dataset,
-        batch_sampler=_IndexLists(order, epoch, start_batch),
+        batch_sampler=_IndexLists(order, epoch, start_batch, share),
         num_workers=num_workers,
         collate_fn=collate,
         # Without its own generator a DataLoader draws its workers' seed from the global one.

@@ -17,6 +17,7 @@ import codecs
 import json
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -64,10 +65,14 @@ class LineReport:
     fields_seen: List[str] = field(default_factory=list)
     """fields of the objects counted in num_without_field (the first few names)"""
 
-    def note(self, kind: str, where: str) -> None:
-        """Counts a line under ``num_<kind>`` and keeps the place of the first."""
+    def note(self, kind: str, where: str, column: Optional[str] = None) -> None:
+        """Counts a line under ``num_<kind>`` and keeps the place of the first.
+
+        Args:
+            column: the one at fault; None: the whole line, or a line of one column.
+        """
         setattr(self, f"num_{kind}", getattr(self, f"num_{kind}") + 1)
-        self.first.setdefault(kind, where)
+        self.first.setdefault(kind, where if column is None else f"{where}, column {column}")
 
     def note_replacements(self, num_replaced: int, where: str) -> None:
         """Counts a line that is kept with ``num_replaced`` malformed sequences replaced, where there are any."""
@@ -107,8 +112,10 @@ class LineReport:
         return "; ".join(parts)
 
 
-def iterate_lines(path: Path, report: LineReport, max_bytes: int = MAX_BYTES_PER_LINE) -> Iterator[Tuple[str, str]]:
-    """Yields ``(text, "file:line")`` for each line that is neither too long nor blank.
+def iterate_lines(
+    path: Path, report: LineReport, max_bytes: int = MAX_BYTES_PER_LINE, keeps_blank: bool = False
+) -> Iterator[Tuple[str, str]]:
+    """Yields ``(text, "file:line")`` for each line that is neither too long nor, unless kept, blank.
 
     Memory stays near ``max_bytes`` however long a line is.
 
@@ -131,7 +138,7 @@ def iterate_lines(path: Path, report: LineReport, max_bytes: int = MAX_BYTES_PER
                 continue
             text = line.decode("utf-8", errors="replace")
             report.note_replacements(text.count(_REPLACEMENT) - line.count(_REPLACEMENT.encode()), where)
-            if text.strip():
+            if keeps_blank or text.strip():
                 yield text, where
             else:
                 report.note("blank", where)
@@ -143,8 +150,14 @@ def _without_ending(raw: bytes) -> bytes:
     return raw[:-1] if raw.endswith(b"\n") else raw
 
 
-def record_of_object(line: str, fields: Sequence[str], where: str, report: LineReport) -> Optional[Tuple[str, ...]]:
-    """The strings under ``fields`` in a JSON line, or None with the reason counted."""
+def record_of_object(
+    line: str, fields: Sequence[str], where: str, report: LineReport, numbers: Sequence[str] = ()
+) -> Optional[Tuple[str, ...]]:
+    """The strings under ``fields`` in a JSON line, or None with the reason counted.
+
+    Args:
+        numbers: see `checked_record`.
+    """
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
@@ -153,7 +166,7 @@ def record_of_object(line: str, fields: Sequence[str], where: str, report: LineR
     values = [parsed.get(name) if isinstance(parsed, dict) else None for name in fields]
     if isinstance(parsed, dict) and not all(isinstance(value, str) for value in values):
         report.note_fields(parsed)
-    return checked_record(values, fields, where, report, is_column_named=len(fields) > 1)
+    return checked_record(values, fields, where, report, is_column_named=len(fields) > 1, numbers=numbers)
 
 
 def checked_record(
@@ -163,23 +176,23 @@ def checked_record(
     report: LineReport,
     is_column_named: bool,
     max_bytes: Optional[int] = None,
+    numbers: Sequence[str] = (),
 ) -> Optional[Tuple[str, ...]]:
     """Values from JSON, a table or a dataset under the same rule as a line.
 
     Args:
         is_column_named: a fault's place is given with its column.
         max_bytes: of all values together; None where the line was measured before.
+        numbers: fields where a number is as good as text; it is returned as its digits.
 
     Returns:
         the strings, or None with the reason counted.
     """
-
-    def place(name: str) -> str:
-        return f"{where}, column {name}" if is_column_named else where
-
+    if numbers:
+        values = [str(value) if name in numbers and _is_number(value) else value for value, name in zip(values, fields)]
     for value, name in zip(values, fields):
         if not isinstance(value, str):
-            report.note("without_field", place(name))
+            report.note("without_field", where, name if is_column_named else None)
             return None
     if max_bytes is not None:
         num_bytes = sum(len(value.encode("utf-8", errors="surrogatepass")) for value in values)
@@ -188,8 +201,12 @@ def checked_record(
             return None
     for value, name in zip(values, fields):
         if not value.strip():
-            report.note("blank", place(name))
+            report.note("blank", where, name if is_column_named else None)
             return None
     pairs = [_SURROGATE.subn(_REPLACEMENT, value) for value in values]
     report.note_replacements(sum(replaced for _, replaced in pairs), where)
     return tuple(text for text, _ in pairs)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)

@@ -2,7 +2,8 @@
 
 import hashlib
 from bisect import bisect_right
-from typing import Any, Dict, List, NamedTuple, Sequence, Union
+from itertools import chain
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Union
 
 import numpy as np
 
@@ -49,6 +50,10 @@ class JoinedText:
             raise IndexError(f"sentence {index} of {len(self)}")
         which = bisect_right(self._starts, index) - 1
         return self.texts[which][index - self._starts[which]]
+
+    def token_pieces(self) -> Iterator[np.ndarray]:
+        """The ``input_ids`` of all rows end to end, in int32 pieces (n,)."""
+        return chain.from_iterable(text.token_pieces() for text in self.texts)
 
     @property
     def lengths(self) -> MappedColumn:

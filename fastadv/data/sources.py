@@ -80,21 +80,29 @@ class Files:
     def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         report.ignored_files.extend(self.ignored)
         for path in self.paths:
-            for record in self._records_of(path, report, max_bytes):
+            for record, _ in placed_records(path, self.fields, report, max_bytes):
                 report.num_sentences += 1
                 yield record
 
-    def _records_of(self, path: Path, report: LineReport, max_bytes: int) -> Iterator[Record]:
-        kind = kind_of(path)
-        if kind == ".parquet":
-            yield from iterate_parquet(path, self.fields, report, max_bytes)
-        elif kind in _TABLES:
-            yield from iterate_csv(path, self.fields, report, max_bytes)
-        else:
-            for text, where in iterate_lines(path, report, max_bytes):
-                record = record_of_object(text, self.fields, where, report) if kind == ".jsonl" else (text,)
-                if record is not None:
-                    yield record
+
+def placed_records(
+    path: Path, fields: Sequence[str], report: LineReport, max_bytes: int, numbers: Sequence[str] = ()
+) -> Iterator[Tuple[Record, str]]:
+    """Yields ``(record, place)`` for each record of a file of any format, with the rest counted in ``report``.
+
+    Args:
+        numbers: see `fastadv.data.lines.checked_record`.
+    """
+    kind = kind_of(path)
+    if kind == ".parquet":
+        yield from iterate_parquet(path, fields, report, max_bytes, numbers)
+    elif kind in _TABLES:
+        yield from iterate_csv(path, fields, report, max_bytes)
+    else:
+        for text, where in iterate_lines(path, report, max_bytes):
+            record = record_of_object(text, fields, where, report, numbers) if kind == ".jsonl" else (text,)
+            if record is not None:
+                yield record, where
 
 
 class Columns:
@@ -206,7 +214,7 @@ def open_source(
     if path.is_dir():
         return _open_folder(path, fields, split)
     if path.is_file():
-        if not _is_named_readable(path):
+        if not is_named_readable(path):
             raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
         return Files([path], fields)
     if path.exists():
@@ -217,7 +225,8 @@ def open_source(
     return Columns(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]", fields)
 
 
-def _is_named_readable(path: Path) -> bool:
+def is_named_readable(path: Path) -> bool:
+    """Whether the name ends as that of a file of sentences does."""
     return kind_of(path) in (SUFFIXES[:-1] if is_named_gzip(path) else SUFFIXES)
 
 
@@ -225,7 +234,7 @@ def _open_folder(folder: Path, fields: Sequence[str], split: str) -> Source:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return Columns(_load_saved(folder, split), f"{folder.name}[{split}]", fields)
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    paths = [entry for entry in entries if _is_named_readable(entry) and entry.is_file()]
+    paths = [entry for entry in entries if is_named_readable(entry) and entry.is_file()]
     if any(kind_of(path) != ".parquet" for path in paths):
         return Files(paths, fields, tuple(entry.name for entry in entries if entry not in set(paths)))
     if any(folder.rglob("*.parquet")):
@@ -253,9 +262,9 @@ def _load_dataset(name: str, configuration: Optional[str], split: str):
     try:
         return datasets.load_dataset(name, configuration, split=split)
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        found = f"{name} is there, but" if os.path.isdir(name) else f"there is no file or folder {name!r}, and"
         raise UserError(
-            f"there is no file or folder {name!r}, and the dataset of that name (split {split!r}) "
-            f"cannot be loaded: {_first_line(error)}"
+            f"{found} the dataset of that name (split {split!r}) cannot be loaded: {_first_line(error)}"
         ) from error
 
 

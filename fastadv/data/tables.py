@@ -123,8 +123,8 @@ def check_csv(path: Path, fields: Sequence[str]) -> None:
 
 def iterate_csv(
     path: Path, fields: Sequence[str], report: LineReport, max_bytes: int = MAX_BYTES_PER_LINE
-) -> Iterator[Tuple[str, ...]]:
-    """Yields the named cells of each row in which all of them hold text."""
+) -> Iterator[Tuple[Tuple[str, ...], str]]:
+    """Yields ``(cells, "file row n")`` for each row in which all the named cells hold text."""
     with _open_csv(path, max_bytes) as (lines, reader, names, number_of_names):
         if not names:
             return
@@ -158,7 +158,7 @@ def iterate_csv(
                 record = checked_record([text for text, _ in cells], fields, where, report, is_column_named=True)
                 if record is not None:
                     report.note_replacements(sum(replaced for _, replaced in cells), where)
-                    yield record
+                    yield record, where
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -167,15 +167,20 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
 @contextmanager
-def _open_parquet(path: Path, fields: Sequence[str]):
+def _open_parquet(path: Path, fields: Sequence[str], numbers: Sequence[str] = ()):
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             require_columns(path, file.schema_arrow.names, fields)
             for field in fields:
                 kind = file.schema_arrow.field(field).type
-                if not _is_text(kind):
-                    raise UserError(f"the column {field!r} of {path} holds {kind}; expected text")
+                if not _is_text(kind) and not (field in numbers and _is_number(kind)):
+                    expected = "text or numbers" if field in numbers else "text"
+                    raise UserError(f"the column {field!r} of {path} holds {kind}; expected {expected}")
             yield file
     except pa.ArrowException as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
@@ -190,16 +195,24 @@ def check_parquet(path: Path, fields: Sequence[str]) -> int:
 
 
 def iterate_parquet(
-    path: Path, fields: Sequence[str], report: LineReport, max_bytes: int = MAX_BYTES_PER_LINE
-) -> Iterator[Tuple[str, ...]]:
-    """Yields the named values of each row in which all of them are text."""
-    with _open_parquet(path, fields) as file:
+    path: Path,
+    fields: Sequence[str],
+    report: LineReport,
+    max_bytes: int = MAX_BYTES_PER_LINE,
+    numbers: Sequence[str] = (),
+) -> Iterator[Tuple[Tuple[str, ...], str]]:
+    """Yields ``(values, "file row n")`` for each row in which all the named values are text.
+
+    Args:
+        numbers: see `fastadv.data.lines.checked_record`.
+    """
+    with _open_parquet(path, fields, numbers) as file:
         number = 0
         for batch in file.iter_batches(_ROWS_A_READ, columns=list(dict.fromkeys(fields)), use_threads=False):
             for values in zip(*(batch.column(field).to_pylist() for field in fields)):
                 report.num_lines += 1
                 where = f"{path.name} row {number}"
                 number += 1
-                record = checked_record(values, fields, where, report, is_column_named=True, max_bytes=max_bytes)
+                record = checked_record(values, fields, where, report, True, max_bytes, numbers)
                 if record is not None:
-                    yield record
+                    yield record, where

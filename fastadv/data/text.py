@@ -119,6 +119,11 @@ class TokenizedText:
         """(len(self),) int64."""
         return self._column("sentence_id", np.int64)
 
+    def token_pieces(self) -> Iterator[np.ndarray]:
+        """The ``input_ids`` of all rows end to end, in int32 pieces (n,) that stay where the file is mapped."""
+        for batch in self._batches:
+            yield batch.column("input_ids").flatten().to_numpy()
+
     def _column(self, name: str, dtype) -> MappedColumn:
         return MappedColumn([batch.column(name).to_numpy() for batch in self._batches], dtype)
 

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Iterator, Optional
 
 import torch
+from torch import nn
 
 from fastadv.config import Config
 from fastadv.config_parser import check_option_names
@@ -11,6 +12,7 @@ from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.mixture import JoinedText, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
+from fastadv.engine.processes import first_rank_first, rank, world_size
 from fastadv.engine.step import Step
 from fastadv.errors import UserError
 from fastadv_kernels import BackendError, set_backend
@@ -27,26 +29,37 @@ class TrainingData:
     def __init__(self, config: Config, encoder, progress: bool):
         data, train = config.data, config.train
         sources = weighted_sources(data.train)
-        texts = [
-            TokenizedText.build(
-                source.path,
-                encoder.tokenize,
-                encoder.tokenizer_fingerprint,
-                encoder.max_length,
-                data.field,
-                data.split,
-                data.cache_dir,
-                data.max_sentences,
-                progress,
-                data.positive_field,
-                data.negative_field,
-            )
-            for source in sources
-        ]
+        # The first rank of a machine tokenises, the others map what it wrote.
+        texts = first_rank_first(
+            lambda: [
+                TokenizedText.build(
+                    source.path,
+                    encoder.tokenize,
+                    encoder.tokenizer_fingerprint,
+                    encoder.max_length,
+                    data.field,
+                    data.split,
+                    data.cache_dir,
+                    data.max_sentences,
+                    progress,
+                    data.positive_field,
+                    data.negative_field,
+                )
+                for source in sources
+            ]
+        )
         self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
         parts = [(len(text), source.weight) for text, source in zip(texts, sources)]
-        self.order = BatchOrder(self.text.lengths, train.batch_size, train.seed, data.bucket_batches, parts)
-        self.total_steps = train.max_steps or train.num_epochs * self.order.batches_per_epoch
+        self.order = BatchOrder(
+            self.text.lengths, train.batch_size, train.seed, data.bucket_batches, parts, world_size()
+        )
+        num_batches = train.num_epochs * self.order.batches_per_epoch
+        self.total_steps = train.max_steps or num_batches // train.accumulation_steps
+        if self.total_steps == 0:
+            raise UserError(
+                f"train.accumulation_steps = {train.accumulation_steps}: expected at most {num_batches}, "
+                "the batches of train.num_epochs passes over the data"
+            )
         self._num_workers = data.num_workers
         self._collate = partial(collate, position_offset=encoder.position_offset)
 
@@ -56,11 +69,12 @@ class TrainingData:
         return self.text.fingerprint
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
-        """What is left of an epoch after its first ``start_batch`` batches."""
-        return make_loader(self.text, self.order, epoch, start_batch, self._num_workers, self._collate)
+        """This rank's share of each batch that is left of an epoch after its first ``start_batch``."""
+        share = rank(), world_size()
+        return make_loader(self.text, self.order, epoch, start_batch, self._num_workers, self._collate, share)
 
     def first_batch(self) -> PackedBatch:
-        """The batch the run starts with, without starting loader processes."""
+        """The whole batch the run starts with, without starting loader processes."""
         return next(make_loader(self.text, self.order, 0, 0, 0, self._collate))
 
 
@@ -101,10 +115,20 @@ def build_step(config: Config, encoder, text=None) -> Step:
     """
     from fastadv.objectives.base import resolve_objective
 
+    if config.engine.zero_stage == 3 and encoder.path == "generic":
+        raise UserError(
+            f"engine.zero_stage = 3: expected 0 to 2, for {config.encoder.model} runs padded, and stage 3 needs the "
+            "packed path's whole passes to prefetch"
+        )
     objective_class = resolve_objective(config.objective)
     check_option_names(objective_class, config.objective_options)
     torch.manual_seed(config.train.seed)
     objective = objective_class(encoder.hidden_size, **config.objective_options)
+    if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
+        raise UserError(
+            f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
+            "be those of each process's share"
+        )
     detection = None
     if objective.detection is not None:
         from fastadv.engine.token_counts import count_tokens

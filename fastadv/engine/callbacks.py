@@ -17,11 +17,11 @@ class Callback:
     """
 
     def on_step(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
-        """After each optimizer step and each skipped one.
+        """After each optimizer step.
 
         Args:
             trainer: ``trainer.encoder`` and ``trainer.config`` are there to read.
-            step: optimizer steps tried so far, from 1.
+            step: optimizer steps so far, from 1.
             metrics: what the step's line in metrics.jsonl holds (loss, lr, grad_norm, inner_gain, ...), averaged over
                 the steps since the last such line; empty on steps without one (``train.log_every``).
         """

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fastadv.config import Config
-from fastadv.engine.zero import is_first_rank
+from fastadv.engine.processes import is_first_rank, wait_for_all, world_size
 from fastadv.errors import UserError
 
 _FORMAT = 1
@@ -27,6 +26,7 @@ _KEPT = 2
 _MAY_CHANGE = (
     "data.cache_dir",
     "data.num_workers",
+    "engine.timeout_minutes",
     "evaluation.",
     "train.output_dir",
     "train.log_every",
@@ -45,12 +45,12 @@ class Position:
     """Where a run stands between two steps."""
 
     step: int = 0
-    """optimizer steps tried, skipped ones included"""
+    """optimizer steps done"""
     epoch: int = 0
     batch: int = 0
     """batches of this epoch already taken"""
     num_skipped: int = 0
-    """steps skipped for a non-finite inner gradient, and"""
+    """batches skipped for a non-finite inner gradient, and"""
     num_skipped_in_a_row: int = 0
     best_score: Optional[float] = None
     best_step: Optional[int] = None
@@ -70,10 +70,9 @@ class RunIdentity:
 
     @classmethod
     def of(cls, config: Config, total_steps: int, data: str) -> "RunIdentity":
-        world_size = dist.get_world_size() if dist.is_initialized() else 1
         # Through JSON and back, so that it compares equal with what a file holds.
         plain = json.loads(json.dumps(asdict(config)))
-        return cls(plain, total_steps, data, torch.__version__, torch.get_num_threads(), world_size)
+        return cls(plain, total_steps, data, torch.__version__, torch.get_num_threads(), world_size())
 
 
 def newest_checkpoint(run_folder: Path) -> Optional[Path]:
@@ -102,7 +101,7 @@ def save_checkpoint(
     aside = folder.with_name(f"partial-step-{position.step}")
     if is_first_rank() and aside.exists():
         shutil.rmtree(aside)
-    _wait()
+    wait_for_all()
     engine.save_checkpoint(str(aside), tag="engine", save_latest=False)
     save_file(_generator_states(), aside / f"generators-rank{engine.global_rank}.safetensors")
     if is_first_rank():
@@ -110,14 +109,14 @@ def save_checkpoint(
         save_file(on_cpu, aside / "extra_state.safetensors")
         state = {"format": _FORMAT, "position": asdict(position), "identity": asdict(identity)}
         (aside / "trainer_state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    _wait()
+    wait_for_all()
     if is_first_rank():
         if folder.exists():
             shutil.rmtree(folder)
         aside.rename(folder)
         for old in checkpoint_folders(run_folder)[:-_KEPT]:
             shutil.rmtree(old)
-    _wait()
+    wait_for_all()
     return folder
 
 
@@ -226,8 +225,3 @@ def _deepspeed_classes() -> list[type]:
     from deepspeed.utils.tensor_fragment import fragment_address
 
     return [LossScaler, ZeroStageEnum, fragment_address]
-
-
-def _wait() -> None:
-    if dist.is_initialized():
-        dist.barrier()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from fastadv.config import EvaluationConfig
 from fastadv.engine.run_folder import write_results
-from fastadv.engine.zero import is_first_rank
 
 
 class Comparison:
     """Measures the encoder before and after training; does nothing where ``evaluation.enabled`` is false.
+
+    One process measures: it is the first rank that is asked.
 
     The first measurement is kept in the run folder, under a name made of the evaluation's settings: a resumed run takes
     it from there, and one with other settings measures anew (the weights are still those before training then).
@@ -34,9 +35,8 @@ class Comparison:
         if self._before_file.exists():
             self._before = load_measurement(self._before_file)
             return
-        self._before = measure(encoder, self._config, self._held_out, progress=is_first_rank() and sys.stderr.isatty())
-        if is_first_rank():
-            save_measurement(self._before, self._before_file)
+        self._before = measure(encoder, self._config, self._held_out, progress=sys.stderr.isatty())
+        save_measurement(self._before, self._before_file)
 
     def measure_after(self, encoder) -> str:
         """Measures the trained ``encoder``, writes results.json, prints the table, and returns it as Markdown."""
@@ -45,9 +45,7 @@ class Comparison:
         from fastadv.evaluation.before_after import compare, measure
         from fastadv.evaluation.results_table import markdown_table, text_table
 
-        after = measure(encoder, self._config, self._held_out, progress=is_first_rank() and sys.stderr.isatty())
-        if not is_first_rank():
-            return ""
+        after = measure(encoder, self._config, self._held_out, progress=sys.stderr.isatty())
         results = compare(self._before, after, self._config)
         write_results(self._run_folder, results)
         print(text_table(results), flush=True)

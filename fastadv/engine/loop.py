@@ -1,5 +1,6 @@
 """The training loop: from a config to a run folder."""
 
+import copy
 import math
 import signal
 import sys
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from fastadv.config import Config, to_yaml
 from fastadv.config_checks import check_config, check_encoder
-from fastadv.engine import zero
+from fastadv.engine import processes, zero
 from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution, choose_kernels
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import (
@@ -35,7 +36,7 @@ from fastadv.perturbation import NonFiniteGradient
 
 
 class TooManySkips(RuntimeError):
-    """``max_nonfinite_steps`` steps in a row were skipped for a non-finite inner gradient."""
+    """``max_nonfinite_steps`` batches in a row were skipped for a non-finite inner gradient."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -73,7 +74,7 @@ class Trainer:
         self.total_steps: Optional[int] = None
         self._stop_asked = False
         self._signal: Optional[int] = None
-        self._engine = self._progress = self._log = None
+        self._engine = self._progress = self._log = self._whole_encoder = None
 
     @property
     def is_finished(self) -> bool:
@@ -105,7 +106,7 @@ class Trainer:
         checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)
         if checkpoint is not None:
             require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(self.config))
-        self._device = zero.init_distributed()
+        self._device = processes.init_distributed(self.config.engine.timeout_minutes)
         self._dev_score = dev_score(self.config.dev.data)
         self._build()
         self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
@@ -113,11 +114,14 @@ class Trainer:
             # Before anything is written or measured.
             require_same_run(checkpoint, read_state(checkpoint)[1], self._identity)
         self._config_text = to_yaml(self.config)
-        if zero.is_first_rank():
-            begin_run(self.run_folder, self._config_text, is_resumed=checkpoint is not None)
+        is_resumed = checkpoint is not None
+        processes.first_rank_only(lambda: begin_run(self.run_folder, self._config_text, is_resumed))
         self._comparison = Comparison(self.config.evaluation, self.run_folder, self.config.data.field)
         with _generator_untouched():
-            self._comparison.measure_before(self.encoder)
+            processes.first_rank_only(lambda: self._comparison.measure_before(self.encoder))
+        if self.config.engine.zero_stage == 3 and self._dev_score is not None:
+            # Stage 3 cuts the encoder's weights to pieces; dev scores are those of a whole one.
+            self._whole_encoder = copy.deepcopy(self.encoder, {id(self.encoder.tokenizer): self.encoder.tokenizer})
         self._engine = zero.initialise(self._step, self.config, self.total_steps)
         try:
             self._start(checkpoint)
@@ -134,7 +138,7 @@ class Trainer:
         if self.encoder is None:
             self.encoder = build_encoder(self.config)
         self.encoder.to(self._device)
-        self._data = TrainingData(self.config, self.encoder, progress=zero.is_first_rank() and sys.stderr.isatty())
+        self._data = TrainingData(self.config, self.encoder, progress=processes.is_first_rank() and sys.stderr.isatty())
         self.total_steps = self._data.total_steps
         self._step = build_step(self.config, self.encoder, self._data.text)
         check_resolution(self.config, self._step, self._data.first_batch())
@@ -150,25 +154,36 @@ class Trainer:
         else:
             self.position, extra_state, remarks = load_checkpoint(checkpoint, self._engine, self._identity)
             self._step.load_extra_state_dict(extra_state)
-        is_first = zero.is_first_rank()
+        is_first = processes.is_first_rank()
         self._progress = Progress(self.total_steps, self.position.step, is_shown=is_first)
         self._log = MetricsLog(self.run_folder, self.position.step + 1) if is_first else None
         self._means = StepMeans()
-        num_sentences = len(self._data.text)
-        self._progress.say(f"{self.total_steps} steps of {self.config.train.batch_size} of {num_sentences:,} sentences")
+        self._progress.say(self._what_is_done())
         for remark in [*remarks, *([f"going on from {checkpoint}"] if checkpoint else [])]:
             self._progress.say(remark)
 
+    def _what_is_done(self) -> str:
+        train, order = self.config.train, self._data.order
+        batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
+        ranks = processes.world_size()
+        return (
+            f"{self.total_steps} steps of {batches}{train.batch_size} of {len(self._data.text):,} sentences"
+            + (f" on {ranks} processes" if ranks > 1 else "")
+            + (f"; {order.num_left_out} an epoch are too few for a batch" if order.num_left_out else "")
+        )
+
     def _train(self) -> None:
-        saved_at = self.position.step if checkpoint_folders(self.run_folder) else -1
+        saved_at = self.position.step if self.position.step else -1
         self._engine.train()
         while not self.is_finished:
             for batch in self._data.batches(self.position.epoch, self.position.batch):
-                self._one_step(batch.to(self._device))
+                if not self._one_batch(batch.to(self._device)):
+                    continue
                 self._evaluate_if_due()
                 if self._is_save_due():
                     self._save()
                     saved_at = self.position.step
+                self._agree_on_stopping()
                 if self._stop_asked or self.is_finished:
                     break
             else:
@@ -183,41 +198,58 @@ class Trainer:
                 f"stopped after step {step} of {self.total_steps}; the same command goes on from {newest}", self._signal
             )
 
-    def _one_step(self, batch) -> None:
-        """One batch: forward, backward, optimizer, eta table, and what is told of it."""
+    def _agree_on_stopping(self) -> None:
+        """A signal, or a callback's wish, may have reached one rank alone."""
+        found = processes.highest(self._signal or int(self._stop_asked), self._device)
+        self._stop_asked = found > 0
+        self._signal = found if found > 1 else None
+
+    def _one_batch(self, batch) -> bool:
+        """Forward and backward, and whether the batch was the last of a step: then optimizer and eta table follow."""
         position, step_module = self.position, self._step
         step = position.step + 1
         learning_rate = self._engine.get_lr()[0]
+        position.batch += 1
         try:
             loss = self._engine(batch)
         except NonFiniteGradient as error:
             # The search knows rows and inner steps; only the loop knows which step of the run this is.
             error.args = (f"step {step}: {error}",)
             raise
+        self._progress.count(step_module.whole.num_rows)
         if step_module.is_skipped:
-            step_module.discard()
-            position.num_skipped += 1
-            position.num_skipped_in_a_row += 1
-            self._means.add({"num_nonfinite_sentences": step_module.metrics["num_nonfinite_sentences"]})
-        else:
-            loss_value, grad_norm = zero.update(self._engine, loss, self.config.optimizer.max_grad_norm, step)
-            step_module.commit()
-            position.num_skipped_in_a_row = 0
-            self._means.add({**step_module.metrics, "loss": loss_value, "grad_norm": grad_norm})
-        position.step, position.batch = step, position.batch + 1
-        self._tell(batch.num_sentences, learning_rate)
+            self._skip(step)
+            return False
+        loss_value, grad_norm = zero.update(self._engine, loss, self.config.optimizer.max_grad_norm, step)
+        position.num_skipped_in_a_row = 0
+        self._means.add({**step_module.metrics, "loss": loss_value})
+        if grad_norm is None:
+            return False
+        self._means.add({"grad_norm": grad_norm})
+        step_module.commit()
+        position.step = step
+        self._tell(learning_rate)
+        return True
+
+    def _skip(self, step: int) -> None:
+        """The batch has no part in the step; the next one takes its place."""
+        position = self.position
+        self._step.discard()
+        position.num_skipped += 1
+        position.num_skipped_in_a_row += 1
+        self._means.add({"num_nonfinite_sentences": self._step.metrics["num_nonfinite_sentences"]})
         if position.num_skipped_in_a_row >= self.config.perturbation.max_nonfinite_steps:
             raise TooManySkips(
-                f"step {step}: the inner gradient was not finite in {position.num_skipped_in_a_row} steps in a row "
+                f"step {step}: the inner gradient was not finite in {position.num_skipped_in_a_row} batches in a row "
                 "(perturbation.max_nonfinite_steps)"
             )
 
-    def _tell(self, num_sentences: int, learning_rate: float) -> None:
+    def _tell(self, learning_rate: float) -> None:
         position, metrics = self.position, {}
         if position.step % self.config.train.log_every == 0 or self.is_finished:
             metrics = {**self._means.take(), "lr": learning_rate}
             metrics.update(epoch=position.epoch, num_skipped=position.num_skipped)
-        self._progress.advance(num_sentences, metrics)
+        self._progress.advance(metrics)
         if metrics and self._log is not None:
             metrics["sentences_per_s"] = self._progress.sentences_per_s
             self._log.write(position.step, metrics)
@@ -228,15 +260,20 @@ class Trainer:
         is_due = self.is_finished or (every is not None and position.step % every == 0)
         if self._dev_score is None or not is_due:
             return
+        encoder = self.encoder
+        if self._whole_encoder is not None:
+            encoder = self._whole_encoder
+            encoder.load_state_dict(zero.full_precision_weights(self.encoder))
         with _generator_untouched():
-            score = float(self._dev_score(self.encoder))
+            score = processes.first_rank_only(lambda: float(self._dev_score(encoder)))
         # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
         is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
         if is_best:
             position.best_score, position.best_step = score, position.step
-        if zero.is_first_rank():
+            weights = zero.full_precision_weights(self.encoder)
+        if processes.is_first_rank():
             if is_best:
-                self._best.save(position.step, zero.full_precision_weights(self.encoder))
+                self._best.save(position.step, weights)
                 self._forget_old_weights()
             self._log.write(position.step, {"dev/score": score, "dev/best": position.best_score})
         self._progress.say(f"step {position.step}: dev {score:.2f}" + (", the best so far" if is_best else ""))
@@ -250,7 +287,7 @@ class Trainer:
         folder = save_checkpoint(
             self.run_folder, self._engine, self._step.extra_state_dict(), self.position, self._identity
         )
-        if zero.is_first_rank():
+        if processes.is_first_rank():
             self._forget_old_weights()
         self._call("on_save", self.position.step, folder)
 
@@ -266,10 +303,14 @@ class Trainer:
         if self._log is not None:
             self._log.close()
         self._engine.destroy()
-        self._engine = self._progress = self._log = None
+        self._engine = self._progress = self._log = self._whole_encoder = None
 
     def _finish(self, weights: dict[str, Tensor]) -> None:
-        """The chosen weights (``weights`` are the last) in float32, measured and exported."""
+        """The chosen weights (``weights`` are the last) in float32, measured and exported by the first rank."""
+        zero.make_whole(self.encoder, weights)
+        processes.first_rank_only(lambda: self._export(weights))
+
+    def _export(self, weights: dict[str, Tensor]) -> None:
         position, scores = self.position, {}
         if position.best_step is not None:
             weights = self._best.load(position.best_step)
@@ -279,15 +320,13 @@ class Trainer:
         self.encoder.eval()
         with _generator_untouched():
             table = self._comparison.measure_after(self.encoder)
-        if not zero.is_first_rank():
-            return
         num_sentences = len(self._data.text)
         card = model_card(self.config, self._config_text, num_sentences, position.step, scores, table)
         self.encoder.save_pretrained(self.run_folder / "model", card)
         self._comparison.write_report()
 
     def _call(self, name: str, *arguments) -> None:
-        if zero.is_first_rank():
+        if processes.is_first_rank():
             for callback in self.callbacks:
                 getattr(callback, name)(self, *arguments)
 

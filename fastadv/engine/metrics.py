@@ -13,11 +13,13 @@ from tqdm import tqdm
 
 from fastadv.atomic_file import written_aside
 
+from .processes import mean_over_ranks
+
 
 class StepMeans:
-    """Means of the steps' metrics since the last ``take``, kept on the device until then.
+    """Means of the batches' metrics since the last ``take``, over all ranks, kept on the device until then.
 
-    Only ``take`` waits for the device, once for all metrics together.
+    Only ``take`` waits for the device, once for all metrics together, and for the other ranks.
     """
 
     def __init__(self):
@@ -25,7 +27,7 @@ class StepMeans:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: dict[str, Tensor | float]) -> None:
-        """Adds one step's scalars."""
+        """Adds one batch's scalars."""
         for name, value in metrics.items():
             value = torch.as_tensor(value).detach().to(torch.float64)
             self._sums[name] = self._sums[name] + value if name in self._sums else value
@@ -37,7 +39,7 @@ class StepMeans:
         # Scalars of one device are brought over in one piece; those of the host cost nothing.
         device = next((self._sums[n].device for n in names if self._sums[n].device.type != "cpu"), torch.device("cpu"))
         sums = torch.stack([self._sums[n].to(device) for n in names]).tolist() if names else []
-        means = {name: total / self._counts[name] for name, total in zip(names, sums)}
+        means = mean_over_ranks({name: (total, self._counts[name]) for name, total in zip(names, sums)})
         self._sums, self._counts = {}, {}
         return means
 
@@ -105,10 +107,13 @@ class Progress:
         if self._is_bar:
             self._bar = tqdm(total=total_steps, initial=first_step, file=self._stream, desc="train", unit="step")
 
-    def advance(self, num_sentences: int, metrics: dict[str, float]) -> None:
+    def count(self, num_sentences: int) -> None:
+        """So many sentences more were taken."""
+        self._sentences += num_sentences
+
+    def advance(self, metrics: dict[str, float]) -> None:
         """One step further; ``metrics`` may be empty, the last values are shown then."""
         self._done += 1
-        self._sentences += num_sentences
         for name, label in (("loss", "loss"), ("inner_gain", "gain")):
             if name in metrics:
                 self._texts[label] = f"{metrics[name]:.4g}"

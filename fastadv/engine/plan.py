@@ -28,6 +28,7 @@ def describe_plan(config: Config) -> str:
     if checkpoint is not None:
         require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(config))
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.num_epochs} passes over the data"
+    batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
     measured = f"{evaluation.num_sentences} sentences of {evaluation.held_out}, before and after"
     lines = [
@@ -36,7 +37,7 @@ def describe_plan(config: Config) -> str:
         + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else ""),
         f"objective   {config.objective}{options}",
         f"adversary   {describe_adversary(config)}",
-        f"training    {length} of {train.batch_size} sentences, learning rate {config.optimizer.lr:g}, "
+        f"training    {length} of {batches}{train.batch_size} sentences, learning rate {config.optimizer.lr:g}, "
         f"ZeRO {config.engine.zero_stage}, {config.engine.precision}, seed {train.seed}",
         "weights     " + ("the last" if config.dev.data == "none" else f"the best on {config.dev.data}"),
         "evaluation  " + (measured if evaluation.enabled else "none"),

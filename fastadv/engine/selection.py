@@ -33,7 +33,7 @@ def dev_score(data: str) -> Optional[DevScore]:
     if path.is_file():
         read_scored_pairs(path)
         return lambda encoder: scored_pairs_spearman(encoder, path)
-    allowed = "none, a folder in SentEval layout, or a .csv, .tsv or .jsonl of scored pairs"
+    allowed = "none, a folder in SentEval layout, or scored pairs in .csv, .tsv or .jsonl, plain or .gz, or .parquet"
     raise UserError(f"dev.data: {data} is not there; give {allowed}")
 
 

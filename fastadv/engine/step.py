@@ -24,7 +24,7 @@ from fastadv.perturbation.ball import active_tokens, wide
 from fastadv.perturbation.inner_loop import CleanGradient, perturbed
 
 from .dropout_replay import DropoutReplay
-from .gather import gather_keys
+from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss, kept_buffers
 
 
@@ -39,7 +39,8 @@ class Step(nn.Module):
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
 
     Attributes:
-        metrics: of the last forward, by name: detached scalar tensors.
+        metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
+        whole: the last forward's batch over all ranks.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
     """
@@ -60,6 +61,7 @@ class Step(nn.Module):
         self.detection = detection
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
+        self.whole: Optional[GlobalBatch] = None
         self.eta_table: Optional[EtaTable] = None
         if objective.uses_adversary:
             self._adversary = Adversary(self.perturbation, encoder, objective)
@@ -76,6 +78,7 @@ class Step(nn.Module):
             NonFiniteGradient: an inner gradient was not finite and ``on_nonfinite`` is raise.
         """
         self.metrics, self.is_skipped = {}, False
+        self.whole = whole = GlobalBatch(batch)
         objective = self.objective
         x = self.encoder.embed(batch)
         masks = DropoutReplay(x.device)
@@ -93,12 +96,12 @@ class Step(nn.Module):
             at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
             found = self._search(x, batch, inner_loss, at_clean)
             adversarial = objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
-            adversarial_keys = gather_keys(adversarial, batch.sentence_ids)
+            adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             eta = found.eta
         if self.detection is not None:
-            loss_rtd, rtd_metrics = self.detection(batch, pooled, query, eta)
+            loss_rtd, rtd_metrics = self.detection(batch, pooled, query, eta, whole.tokens_a_rank, whole.num_ranks)
             self.metrics.update(rtd_metrics)
-        views = Views(query, batch.sentence_ids, keys, adversarial, adversarial_keys, loss_rtd)
+        views = Views(query, batch.sentence_ids, keys, adversarial, adversarial_keys, loss_rtd, whole.rows_a_rank)
         loss, terms = objective.loss(views)
         self.metrics.update(loss=loss.detach(), **terms)
         return loss
@@ -133,18 +136,21 @@ class Step(nn.Module):
         return keys.with_hard_negatives(self._keys(batch.hard_negative, batch.hard_negative.sentence_ids))
 
     def _keys(self, texts: PackedBatch, sentence_ids: Tensor) -> Keys:
-        return gather_keys(self.objective.project(self.encoder.encode(self.encoder.embed(texts), texts)), sentence_ids)
+        vectors = self.objective.project(self.encoder.encode(self.encoder.embed(texts), texts))
+        return self.whole.gather_keys(vectors, sentence_ids)
 
     def _search(
         self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]
     ) -> Perturbation:
         eta = None if self.eta_table is None else self.eta_table.read(batch)
         found = self._adversary.search(x, batch, loss, eta, at_clean)
-        if bool((found.nonfinite_step > 0).any()):
+        # Of all ranks' rows, so that all raise or skip together.
+        nonfinite_step = gather_rows(found.nonfinite_step, self.whole.rows)
+        if bool((nonfinite_step > 0).any()):
             if self.perturbation.on_nonfinite == "raise":
-                raise NonFiniteGradient(found)
+                raise NonFiniteGradient(nonfinite_step)
             self.is_skipped = True
-            self.metrics["num_nonfinite_sentences"] = (found.nonfinite_step > 0).sum()
+            self.metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
         if self.perturbation.num_inner_steps > 1:
             self.metrics["inner_gain"] = found.gain
         self.metrics["delta_rms"] = found.delta.square().mean().sqrt()
@@ -158,10 +164,10 @@ class Step(nn.Module):
     def commit(self) -> None:
         """After an optimizer step: what the searches found enters the eta table."""
         if self.eta_table is not None:
-            self.eta_table.commit()
+            self.eta_table.commit(gather_unequal)
 
     def discard(self) -> None:
-        """After a skipped step: what the searches found is forgotten."""
+        """After a skipped batch: what its search found is forgotten."""
         if self.eta_table is not None:
             self.eta_table.discard()
 

@@ -1,16 +1,17 @@
-"""Pairs of sentences with a human similarity score: SentEval's own files, and a user's CSV, TSV or JSON lines.
+"""Pairs of sentences with a human similarity score: SentEval's own files, and a user's table or JSON lines.
 
-Files are UTF-8; ``\\n`` and ``\\r\\n`` end a row and nothing else does. Whatever is wrong with a file is a
-:class:`UserError` that names the file and the row, counted from 1.
+Files are read under the rules of `fastadv.data`, but nothing is skipped: whatever is wrong with a file is a
+:class:`UserError` that names the file, the row and, where there is one, the column.
 """
 
-import csv
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
+from fastadv.data.compressed import kind_of
+from fastadv.data.lines import MAX_BYTES_PER_LINE, LineReport, iterate_lines
+from fastadv.data.sources import is_named_readable, placed_records
 from fastadv.errors import UserError
 
 COLUMNS = ("sentence1", "sentence2", "score")
@@ -19,6 +20,16 @@ STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 
 _STS_BENCHMARK_FILES = {"train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv"}
 _SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+
+_FAULTS = {
+    "blank": "blank",
+    "too_long": f"a row of more than {MAX_BYTES_PER_LINE:,} bytes",
+    "bad_json": "not JSON",
+    "bad_csv": "a row that is not readable as CSV, or whose quote is never closed",
+    "ragged": "a row of another number of cells",
+    "without_field": "missing, or not of its type (sentence1 and sentence2 are text, score a number)",
+    "undecodable": "text that is not UTF-8",
+}
 
 
 @dataclass
@@ -63,9 +74,9 @@ def read_sts_benchmark(folder: str | Path, split: str) -> ScoredPairs:
     """STS-B from ``STS/STSBenchmark``: tab-separated without quoting, score column 5, sentences 6 and 7 (from 1)."""
     path = Path(folder) / "STS" / "STSBenchmark" / _STS_BENCHMARK_FILES[split]
     pairs = ScoredPairs()
-    for row, line in _rows(path, f"STS-B {split}"):
-        cells = _cells(line, 7, path, row)
-        pairs.append(cells[5], cells[6], _score(cells[4], path, row))
+    for line, place in _rows(path, f"STS-B {split}"):
+        cells = _cells(line, 7, place)
+        pairs.append(cells[5], cells[6], _score(cells[4], place))
     return _not_empty(pairs, path)
 
 
@@ -73,10 +84,10 @@ def read_sick(folder: str | Path, split: str) -> ScoredPairs:
     """SICK-R from ``SICK``: a header, then tab-separated id, two sentences, relatedness 1-5, entailment label."""
     path = Path(folder) / "SICK" / _SICK_FILES[split]
     pairs = ScoredPairs()
-    for row, line in _rows(path, f"SICK-R {split}"):
-        cells = _cells(line, 4, path, row)
+    for row, (line, place) in enumerate(_rows(path, f"SICK-R {split}"), start=1):
+        cells = _cells(line, 4, place)
         if row > 1:
-            pairs.append(cells[1], cells[2], _score(cells[3], path, row))
+            pairs.append(cells[1], cells[2], _score(cells[3], place))
     return _not_empty(pairs, path)
 
 
@@ -84,15 +95,33 @@ def read_scored_pairs(path: str | Path) -> ScoredPairs:
     """A user's file of scored pairs, any scale of scores.
 
     Args:
-        path: ``.csv`` (commas, double quotes around cells that need them) or ``.tsv`` (tabs, no quoting), both with a
-            header that names ``sentence1``, ``sentence2`` and ``score`` in any order; or ``.jsonl`` with those fields.
+        path: ``.csv``, ``.tsv`` or ``.jsonl``, plain or ``.gz``, or ``.parquet``, with columns (or fields)
+            ``sentence1``, ``sentence2`` and ``score`` in any order and beside any others. Empty lines are passed over.
     """
-    path = Path(path)
-    readers = {".csv": _read_csv, ".tsv": _read_tsv, ".jsonl": _read_jsonl}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise UserError(f"{path} is no file of scored pairs: its name must end in .csv, .tsv or .jsonl")
-    return _not_empty(reader(path), path)
+    path, pairs = Path(path), ScoredPairs()
+    if not is_named_readable(path) or kind_of(path) == ".txt":
+        raise UserError(
+            f"{path} is no file of scored pairs: expected the name of a .csv, .tsv or .jsonl file, plain or .gz, "
+            "or of a .parquet file"
+        )
+    records = placed_records(path, COLUMNS, _NothingSkipped(path), MAX_BYTES_PER_LINE, numbers=("score",))
+    for (first, second, score), where in records:
+        pairs.append(first, second, _score(score, f"{path.with_name(where)}, column score"))
+    return _not_empty(pairs, path)
+
+
+class _NothingSkipped(LineReport):
+    """Of a file that is read whole or not at all: the first fault ends the reading."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+
+    def note(self, kind: str, where: str, column: Optional[str] = None) -> None:
+        if kind == "blank" and column is None:
+            return super().note(kind, where)
+        place = where if column is None else f"{where}, column {column}"
+        raise UserError(f"{self.path.with_name(place)}: {_FAULTS[kind]}")
 
 
 def _append_sts_file(pairs: ScoredPairs, input_path: Path, score_path: Path) -> None:
@@ -100,101 +129,34 @@ def _append_sts_file(pairs: ScoredPairs, input_path: Path, score_path: Path) -> 
     lines = list(_rows(input_path, input_path.name))
     if len(scores) != len(lines):
         raise UserError(f"{input_path} has {len(lines)} rows, but {score_path} has {len(scores)}: they must agree")
-    for (row, line), (_, score) in zip(lines, scores):
+    for (line, place), (score, score_place) in zip(lines, scores):
         if score.strip():
-            cells = _cells(line, 2, input_path, row)
-            pairs.append(cells[0], cells[1], _score(score, score_path, row))
+            cells = _cells(line, 2, place)
+            pairs.append(cells[0], cells[1], _score(score, score_place))
 
 
-def _read_tsv(path: Path) -> ScoredPairs:
-    return _from_table(path, ((row, line.split("\t")) for row, line in _rows(path, "the file of scored pairs")))
+def _rows(path: Path, what: str) -> Iterator[Tuple[str, str]]:
+    """Every line, blank ones too, with its place."""
+    if not path.is_file():
+        raise UserError(f"{what} is not there: no file {path}")
+    lines = iterate_lines(path, _NothingSkipped(path), keeps_blank=True)
+    return ((line, str(path.with_name(where))) for line, where in lines)
 
 
-def _read_csv(path: Path) -> ScoredPairs:
-    return _from_table(path, _csv_cells(path))
-
-
-def _csv_cells(path: Path) -> Iterator[Tuple[int, List[str]]]:
-    # A quoted cell may hold line ends, so the reader is fed the whole text with them.
-    lines = (line for line in _text(path, "the file of scored pairs").split("\n"))
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
-    try:
-        for cells in reader:
-            yield reader.line_num, cells
-    except csv.Error as error:
-        raise UserError(f"{path}, row {reader.line_num}: not readable as CSV ({error})") from None
-
-
-def _from_table(path: Path, rows: Iterator[Tuple[int, List[str]]]) -> ScoredPairs:
-    """The first row names the columns; rows of blanks are skipped; every other row has as many cells as the header."""
-    pairs, header = ScoredPairs(), None
-    for row, cells in rows:
-        if header is None:
-            header = [cell.strip() for cell in cells]
-            if any(header.count(name) != 1 for name in COLUMNS):
-                raise UserError(f"{path}, row 1: the header must name {', '.join(COLUMNS)} once each, got {header}")
-            first, second, score = (header.index(name) for name in COLUMNS)
-        elif any(cell.strip() for cell in cells):
-            if len(cells) != len(header):
-                raise UserError(f"{path}, row {row}: {len(cells)} cells, but the header has {len(header)}")
-            pairs.append(cells[first], cells[second], _score(cells[score], path, row))
-    return pairs
-
-
-def _read_jsonl(path: Path) -> ScoredPairs:
-    pairs = ScoredPairs()
-    for row, line in _rows(path, "the file of scored pairs"):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise UserError(f"{path}, row {row}: not a JSON object") from None
-        missing = [name for name in COLUMNS if name not in record] if isinstance(record, dict) else list(COLUMNS)
-        if missing:
-            raise UserError(f"{path}, row {row}: no field {missing[0]!r}; each row needs {', '.join(COLUMNS)}")
-        first, second, score = (record[name] for name in COLUMNS)
-        if not isinstance(first, str) or not isinstance(second, str):
-            raise UserError(f"{path}, row {row}: sentence1 and sentence2 must be text")
-        pairs.append(first, second, _score(score, path, row))
-    return pairs
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{what} is not there: cannot read {path} ({error.strerror})") from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, row {row}: bytes that are not UTF-8") from None
-
-
-def _rows(path: Path, what: str) -> Iterator[Tuple[int, str]]:
-    lines = _text(path, what).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return ((row, line.removesuffix("\r")) for row, line in enumerate(lines, start=1))
-
-
-def _cells(line: str, at_least: int, path: Path, row: int) -> List[str]:
+def _cells(line: str, at_least: int, place: str) -> List[str]:
     cells = line.split("\t")
     if len(cells) < at_least:
-        raise UserError(f"{path}, row {row}: {len(cells)} tab-separated columns, at least {at_least} are needed")
+        raise UserError(f"{place}: {len(cells)} tab-separated columns, at least {at_least} are needed")
     return cells
 
 
-def _score(value: object, path: Path, row: int) -> float:
-    score: Optional[float] = None
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        try:
-            score = float(value)
-        except (ValueError, OverflowError):
-            pass
-    if score is None or not math.isfinite(score):
-        raise UserError(f"{path}, row {row}: the score must be a finite number, got {value!r}")
+def _score(text: str, place: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"{place}: the score must be a finite number, got {text!r}")
     return score
 
 

@@ -34,10 +34,17 @@ class Keys:
     """(M,) equal for equal sentences"""
     row_offset: int = 0
     """the key of this process's row i is row_offset + i"""
+    num_ranks: int = 1
+    """processes that have a share of the M rows"""
     hard_negatives: Optional[Tensor] = None
     """(M, D) a given negative of each key's sentence, and a negative of every other; None where none are given"""
     hard_negative_ids: Optional[Tensor] = None
     """(M,) their own sentence ids"""
+
+    @property
+    def rows_a_rank(self) -> float:
+        """What a sum over this rank's rows is divided by; see `Views.mean`."""
+        return len(self.vectors) / self.num_ranks
 
     def with_hard_negatives(self, given: "Keys") -> "Keys":
         """These keys, and the vectors of ``given``, of the same sentences in the same order, as hard negatives."""
@@ -65,6 +72,16 @@ class Views:
     """z_adv of the global batch; where `uses_adversary`"""
     loss_rtd: Optional[Tensor] = None
     """scalar L_RTD; where `detection`"""
+    rows_a_rank: Optional[float] = None
+    """rows of the global batch over ranks; None on one process, whose B rows are all there are"""
+
+    def mean(self, row_losses: Tensor) -> Tensor:
+        """The mean of ``row_losses`` (B,) over the global batch.
+
+        On several ranks it is this rank's part times their number: averaged over ranks, as gradients are, it is the
+        mean over all rows also where ranks have unequal shares.
+        """
+        return row_losses.sum() / (len(row_losses) if self.rows_a_rank is None else self.rows_a_rank)
 
 
 class Objective(nn.Module):

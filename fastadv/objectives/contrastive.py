@@ -64,7 +64,9 @@ class ContrastiveObjective(Objective):
     def inner_loss(self, query: Tensor, keys: Keys, sentence_ids: Tensor) -> Tensor:
         return self.contrast(query, sentence_ids, keys, reduction="sum")
 
-    def contrast(self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: str = "mean") -> Tensor:
+    def contrast(
+        self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: Literal["mean", "sum"] = "mean"
+    ) -> Tensor:
         """L_con(query, key_sets): row i's positives are its own row of every set, its negatives all other rows.
 
         Hard negatives given with a set are negatives of every row, a row's own `weight_hard_negative` times (Gao et al.
@@ -74,12 +76,12 @@ class ContrastiveObjective(Objective):
             query: (B, D).
             sentence_ids: (B,).
             key_sets: one or more sets of M keys over the same sentences in the same order.
-            reduction: mean or sum over the B rows.
+            reduction: sum over the B rows, or mean over the global batch's (as `Views.mean` takes it).
         """
         first = key_sets[0]
         # One set has them: that of the given positives.
         given = next((keys for keys in key_sets if keys.hard_negatives is not None), first)
-        return info_nce(
+        total = info_nce(
             query,
             torch.stack([keys.vectors for keys in key_sets]),
             temperature=self.temperature,
@@ -90,5 +92,6 @@ class ContrastiveObjective(Objective):
             hard_negatives=given.hard_negatives,
             hard_negative_ids=given.hard_negative_ids if self.mask_duplicates else None,
             own_hard_negative_weight=self.weight_hard_negative,
-            reduction=reduction,
+            reduction="sum",
         )
+        return total if reduction == "sum" else total / first.rows_a_rank

@@ -75,19 +75,29 @@ class ReplacedTokenDetection(nn.Module):
             )
 
     def forward(
-        self, batch: PackedBatch, pooled: Tensor, query: Tensor, eta: Optional[Tensor]
+        self,
+        batch: PackedBatch,
+        pooled: Tensor,
+        query: Tensor,
+        eta: Optional[Tensor],
+        tokens_a_rank: Optional[float] = None,
+        num_ranks: int = 1,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """L_RTD (a scalar) and its metrics.
 
         Args:
             pooled, query: (B, D) h and z of the clean pass, with their graph.
             eta: (T, E) token-level perturbation, a constant, or None for none.
+            tokens_a_rank: tokens of the global batch over ranks, which the mean divides by; None: T.
+            num_ranks: the sum is multiplied by it, since gradients are averaged over ranks.
         """
         corrupted = self.corrupt(batch)
         vectors = pooled if self.options.input == "h" else query
         logits = self.logits(replace(batch, input_ids=corrupted.input_ids), vectors, eta)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = F.cross_entropy(logits, corrupted.replaced.long(), reduction=self.options.reduction)
+        total = F.cross_entropy(logits, corrupted.replaced.long(), reduction="sum")
+        is_mean = self.options.reduction == "mean"
+        loss = total / (batch.num_tokens if tokens_a_rank is None else tokens_a_rank) if is_mean else total * num_ranks
         metrics = {"rtd_replaced_share": corrupted.replaced.float().mean()}
         if bool(corrupted.replaced.any()):
             # Where nothing was replaced there was nothing to find.

@@ -43,8 +43,8 @@ class NonFiniteGradient(RuntimeError):
         sentences: the rows of the batch it happened in.
     """
 
-    def __init__(self, perturbation: "Perturbation"):
-        steps = perturbation.nonfinite_step
+    def __init__(self, steps: Tensor):
+        """``steps`` (M,): `Perturbation.nonfinite_step` of every row, on several ranks of the global batch."""
         self.sentences = steps.nonzero().flatten().tolist()
         first = int(steps[steps > 0].min())
         shown = ", ".join(map(str, self.sentences[:10])) + (", …" if len(self.sentences) > 10 else "")

@@ -4,7 +4,7 @@ A batch's eta starts at the rows of V of its words. After the search each word's
 over all its positions, by segment sums in a fixed order, so that the write is deterministic.
 """
 
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class EtaTable:
 
     It is state, not a parameter, and no module buffer either, since a module cast to bfloat16 takes its buffers along.
     Within an optimizer step every search reads the same V; ``accumulate`` collects what they found, ``commit`` writes
-    it once, ``discard`` forgets it.
+    it once, ``discard`` forgets the last of it.
     """
 
     def __init__(
@@ -65,13 +65,15 @@ class EtaTable:
             eta, words = eta[active], words[active]
         self._pending.append(eta_table_sums(eta, words))
 
-    def commit(self) -> None:
-        """V[w] <- mean of eta over all positions of w seen since the last commit; other rows keep every bit."""
+    def commit(self, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
+        """V[w] <- mean of eta over all positions of w seen since the last commit; other rows keep every bit.
+
+        Args:
+            gather: joins the rows of all ranks in their order, so that V is the same on each.
+        """
         if not self._pending:
             return
-        words = torch.cat([ids for ids, _, _ in self._pending])
-        sums = torch.cat([part for _, part, _ in self._pending])
-        counts = torch.cat([count for _, _, count in self._pending])
+        words, sums, counts = (gather(torch.cat(parts)) for parts in zip(*self._pending, strict=True))
         self._pending.clear()
         if len(words) == 0:
             return
@@ -81,8 +83,8 @@ class EtaTable:
         self._row_norms[ids] = row_norm(self.table[ids], self._norm)
 
     def discard(self) -> None:
-        """Forgets the searches since the last commit: a skipped optimizer step writes nothing."""
-        self._pending.clear()
+        """Forgets the last search: a skipped batch writes nothing."""
+        self._pending.pop()
 
     def dead_share(self, epsilon_token: Tensor) -> Tensor:
         """Share of V's rows whose norm is below 1 % of ``epsilon_token`` (a scalar tensor)."""

@@ -6,6 +6,8 @@
 
 #if defined(FASTADV_TARGET_CLONES)
 #define FASTADV_ROW __attribute__((noinline, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#elif defined(_MSC_VER)
+#define FASTADV_ROW __declspec(noinline)
 #else
 #define FASTADV_ROW __attribute__((noinline))
 #endif

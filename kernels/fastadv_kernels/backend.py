@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import logging
 import os
+import platform
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Optional
@@ -63,12 +64,21 @@ def _load_native() -> Optional[ModuleType]:
         return None
     from . import _native
 
-    # torch's own thread pool (exported from torch 2.10 on): torch.set_num_threads rules, and no second pool
-    # spins beside it. An older torch has no such symbol; the loops then run on one thread.
-    torch_cpu = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
-    if hasattr(torch_cpu, "torch_parallel_for"):
-        _native.set_parallel_for(ctypes.cast(torch_cpu.torch_parallel_for, ctypes.c_void_p).value)
+    # torch's own thread pool: torch.set_num_threads rules, and no second pool spins beside it.
+    address = _address_of_parallel_for(platform.system())
+    if address is not None:
+        _native.set_parallel_for(address)
     return _native
+
+
+def _address_of_parallel_for(system: str) -> Optional[int]:
+    """Where torch's C function torch_parallel_for lies (torch 2.10 on), or None: the loops then run on one thread."""
+    name = {"Windows": "torch_cpu.dll", "Darwin": "libtorch_cpu.dylib"}.get(system, "libtorch_cpu.so")
+    try:
+        torch_cpu = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", name))
+        return ctypes.cast(torch_cpu.torch_parallel_for, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
 
 
 native_library = _load_native()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastadv.data.batching import BatchOrder
+from fastadv.data.batching import BatchOrder, rank_rows
 from fastadv.errors import UserError
 
 orders = st.builds(
@@ -31,6 +31,30 @@ def test_every_sentence_once_and_the_incomplete_batch_last(order, epoch):
     assert len(batches) == order.batches_per_epoch
     assert all(len(batch) == order.batch_size for batch in batches[:-1])
     assert len(batches[-1]) == num_sentences - order.batch_size * (len(batches) - 1)
+
+
+@law
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_ranks_share_a_batch_in_order_and_evenly(num_rows, num_ranks):
+    shares = [list(range(num_rows))[rank_rows(num_rows, rank, num_ranks)] for rank in range(num_ranks)]
+    assert sum(shares, []) == list(range(num_rows))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("num_sentences, num_left_out", [(16, 0), (17, 1), (19, 3), (20, 0), (23, 0)])
+@pytest.mark.parametrize("bucket_batches", [0, 2])
+def test_a_last_batch_of_fewer_sentences_than_ranks_is_left_out(num_sentences, num_left_out, bucket_batches):
+    order = BatchOrder([5] * num_sentences, 8, 0, bucket_batches, num_ranks=4)
+    batches = order.batches(0)
+    assert order.num_left_out == num_left_out
+    assert len(batches) == order.batches_per_epoch == -(-(num_sentences - num_left_out) // 8)
+    assert sum(map(len, batches)) == num_sentences - num_left_out and min(map(len, batches)) >= 4
+
+
+@pytest.mark.parametrize("num_sentences, batch_size, named", [(9, 3, "train.batch_size is 3"), (3, 8, "3 sentences")])
+def test_batches_that_ranks_cannot_share_are_refused(num_sentences, batch_size, named):
+    with pytest.raises(UserError, match=named):
+        BatchOrder([5] * num_sentences, batch_size, 0, num_ranks=4)
 
 
 @law

@@ -142,6 +142,8 @@ def test_a_folder_of_parquet_files(tmp_path, monkeypatch):
     (folder / "data").mkdir(parents=True)
     datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(str(folder / "data" / "train-00000.parquet"))
     assert list(iterate_sentences(folder)) == ["one", "two"]
+    with pytest.raises(UserError, match="clone is there, but the dataset of that name .* cannot be loaded: .*train"):
+        iterate_sentences(folder, split="test")
 
 
 def test_identity_follows_content_and_kind_not_names(tmp_path):

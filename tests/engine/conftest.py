@@ -1,11 +1,13 @@
 """Runs that take a second: a tiny BERT, a dozen sentences, a few steps."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fastadv.config import Config
+from fastadv.engine.callbacks import Callback
 
 SENTENCES = (
     "the film was not very good .",
@@ -23,22 +25,22 @@ SENTENCES = (
 )
 
 
-@pytest.fixture
-def make_config(tiny_bert_dir, tmp_path):
-    """``make_config("name", **{"train.max_steps": 2})``: 2 batches an epoch, the second not full; dropout on."""
-    text = tmp_path / "sentences.txt"
-    text.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+@pytest.fixture(scope="session")
+def make_config_in(tiny_bert_dir):
+    """``make_config_in(folder, "name", **changes)``: `make_config` in a folder of the caller's."""
 
-    def make(name: str = "run", **changes) -> Config:
+    def make(folder: Path, name: str = "run", **changes) -> Config:
+        text = folder / "sentences.txt"
+        text.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
         config = Config()
         config.encoder.model = str(tiny_bert_dir)
         config.encoder.dropout = 0.1
-        config.data.train, config.data.cache_dir = str(text), str(tmp_path / "cache")
+        config.data.train, config.data.cache_dir = str(text), str(folder / "cache")
         config.perturbation.epsilon_relative = 0.2
         config.perturbation.alpha, config.perturbation.beta, config.perturbation.gamma = 1.0, 0.4, 0.7
         config.perturbation.num_steps = 2
         config.optimizer.lr, config.optimizer.warmup_ratio, config.optimizer.weight_decay = 1e-3, 0.25, 0.01
-        config.train.output_dir, config.train.batch_size, config.train.max_steps = str(tmp_path / name), 8, 4
+        config.train.output_dir, config.train.batch_size, config.train.max_steps = str(folder / name), 8, 4
         config.engine.num_threads = 1
         for key, value in changes.items():
             owner = config
@@ -53,6 +55,12 @@ def make_config(tiny_bert_dir, tmp_path):
 
 
 @pytest.fixture
+def make_config(make_config_in, tmp_path):
+    """``make_config("name", **{"train.max_steps": 2})``: 2 batches an epoch, the second not full; dropout on."""
+    return partial(make_config_in, tmp_path)
+
+
+@pytest.fixture
 def step_lines():
     """The lines of metrics.jsonl that hold a step, without what depends on the clock."""
 
@@ -61,3 +69,18 @@ def step_lines():
         return [{k: v for k, v in line.items() if k != "sentences_per_s"} for line in lines]
 
     return read
+
+
+class _StopAfter(Callback):
+    def __init__(self, last_step: int):
+        self._last_step = last_step
+
+    def on_step(self, trainer, step, metrics):
+        if step == self._last_step:
+            trainer.request_stop()
+
+
+@pytest.fixture
+def stop_after():
+    """``stop_after(2)``: a callback that asks a run to stop after its second step."""
+    return _StopAfter

@@ -8,7 +8,6 @@ import pytest
 from safetensors.torch import load_file
 
 from fastadv.encoder import Encoder
-from fastadv.engine.callbacks import Callback
 from fastadv.engine.loop import Trainer
 from fastadv.evaluation import before_after
 from fastadv.evaluation.held_out import load_held_out
@@ -48,15 +47,6 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(before_after, "measure", spy)
     return calls
-
-
-class StopAfter(Callback):
-    def __init__(self, last_step):
-        self.last_step = last_step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.last_step:
-            trainer.request_stop()
 
 
 def measure_anew(model, config):
@@ -108,11 +98,11 @@ def test_the_table_compares_the_first_weights_with_the_exported_ones(make_measur
     assert f'<td class="before">{numbers[0]}</td><td class="after">{numbers[1]}</td>' in page
 
 
-def test_a_resumed_run_keeps_the_first_measurement(make_measured_config, labelled, measured):
+def test_a_resumed_run_keeps_the_first_measurement(make_measured_config, labelled, measured, stop_after):
     """Stopped and gone on from, with a probe: before is read back, after is measured once, the table is the same."""
     probe = {"evaluation.num_probe_sentences": 16}
     config = make_measured_config("stopped", **probe)
-    folder = Trainer(config, [StopAfter(2)]).fit()
+    folder = Trainer(config, [stop_after(2)]).fit()
     (kept,) = folder.glob("before-*.npz")
     written = kept.stat().st_mtime_ns
     assert len(measured) == 1 and not (folder / "results.json").exists()

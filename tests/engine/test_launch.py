@@ -135,7 +135,17 @@ def test_mistakes_that_need_no_weights(make_config, tmp_path, capfd, monkeypatch
     assert err.count("\n") == 1 and named in err and out == ""
 
 
-def test_only_the_first_rank_speaks(monkeypatch, capfd):
+def test_another_rank_leaves_the_first_its_time_to_speak(monkeypatch, capfd):
+    waited = []
+    monkeypatch.setattr("fastadv.train.time.sleep", waited.append)
     monkeypatch.setenv("RANK", "1")
     assert main(["--no.such.key", "1"]) == 2
-    assert capfd.readouterr() == ("", "")
+    out, err = capfd.readouterr()
+    assert waited == [10.0] and out == "" and err.startswith("fastadv: rank 1: no.such.key")
+
+
+def test_two_processes_say_a_mistake_once(command):
+    launcher = beside_python("torchrun"), "--standalone", "--nproc_per_node=2"
+    status, out, err = finish(command("run", *launcher, **{"perturbation.epsilon_relative": 1e-12}))
+    said = [line for line in err.splitlines() if line.startswith("fastadv: ")]
+    assert status != 0 and len(said) == 1 and "below the resolution of float32" in said[0], err

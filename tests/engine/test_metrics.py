@@ -62,7 +62,8 @@ class Terminal(io.StringIO):
 def run_progress(stream, total, first_step=0, **options):
     progress = Progress(total, first_step, stream=stream, **options)
     for step in range(first_step + 1, total + 1):
-        progress.advance(8, {"loss": 1 / step, "inner_gain": float(step)} if step % 2 == 0 else {})
+        progress.count(8)
+        progress.advance({"loss": 1 / step, "inner_gain": float(step)} if step % 2 == 0 else {})
     progress.say("done")
     progress.close()
     return stream.getvalue()

@@ -11,9 +11,9 @@ from fastadv.config_checks import check_config, check_encoder
 from fastadv.encoder import Encoder
 from fastadv.encoder.depth import freeze_layers
 from fastadv.encoder.lora import add_lora
-from fastadv.engine import zero
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.loop import Trainer
+from fastadv.engine.optimizer import build_optimizer, linear_schedule
 from fastadv.errors import UserError
 
 aten = torch.ops.aten
@@ -116,7 +116,7 @@ def test_reuse_changes_nothing(how, make_step, sentences):
 
 
 def rates(step, **settings):
-    optimizer = zero.build_optimizer(step, OptimizerConfig(lr=1e-3, weight_decay=0.1, **settings))
+    optimizer = build_optimizer(step, OptimizerConfig(lr=1e-3, weight_decay=0.1, **settings))
     of_parameter = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     return optimizer, {n: of_parameter[id(p)] for n, p in step.named_parameters() if id(p) in of_parameter}
 
@@ -132,7 +132,7 @@ def test_the_rate_falls_from_layer_to_layer(make_step):
         assert group["lr"] == pytest.approx(1e-3 * factor, rel=1e-12), name
         assert group["weight_decay"] == (0.1 if step.get_parameter(name).ndim > 1 else 0.0)
     assert optimizer.param_groups[0]["lr"] == 1e-3
-    schedule = zero.linear_schedule(optimizer, 0.5, 4)
+    schedule = linear_schedule(optimizer, 0.5, 4)
     optimizer.step()
     schedule.step()
     assert [group["lr"] for group in optimizer.param_groups][0] == pytest.approx(5e-4)

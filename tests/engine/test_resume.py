@@ -14,18 +14,9 @@ from fastadv.errors import UserError
 NUM_STEPS = 4
 
 
-class StopAfter(Callback):
-    def __init__(self, last_step):
-        self.last_step = last_step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.last_step:
-            trainer.request_stop()
-
-
-def stop_and_go_on(config, step):
+def stop_and_go_on(config, step, stop_after):
     """The folder of a run that was stopped after ``step`` and then finished by a new Trainer."""
-    first = Trainer(config, [StopAfter(step)])
+    first = Trainer(config, [stop_after(step)])
     folder = first.fit()
     assert not first.is_finished and first.position.step == step
     assert newest_checkpoint(folder).name == f"step-{step}"
@@ -53,15 +44,24 @@ def assert_same_run(one, other, step_lines):
 
 
 @pytest.mark.parametrize(
-    "stage, precision, steps", [(0, "fp32", (1, 2, 3)), (1, "fp32", (1, 3)), (1, "bf16", (2,))], ids=str
+    "stage, precision, steps",
+    [
+        (0, "fp32", (1, 2, 3)),
+        (1, "fp32", (1, 3)),
+        (1, "bf16", (2,)),
+        (2, "fp32", (2,)),
+        (3, "fp32", (2,)),
+        (3, "bf16", (2,)),
+    ],
+    ids=str,
 )
-def test_stopped_after_any_step_and_resumed(make_config, step_lines, stage, precision, steps):
+def test_stopped_after_any_step_and_resumed(make_config, step_lines, stage, precision, steps, stop_after):
     options = {"engine.zero_stage": stage, "engine.precision": precision}
     whole = Trainer(make_config("whole", **options)).fit()
     losses = [line["loss"] for line in step_lines(whole)]
     assert len(set(losses)) == NUM_STEPS, "steps with equal losses would hide a lost position"
     for step in steps:
-        assert_same_run(whole, stop_and_go_on(make_config(f"stopped-{step}", **options), step), step_lines)
+        assert_same_run(whole, stop_and_go_on(make_config(f"stopped-{step}", **options), step, stop_after), step_lines)
 
 
 def test_one_seed_twice_is_one_run_and_another_seed_is_not(make_config, step_lines):
@@ -131,34 +131,34 @@ def test_two_checkpoints_are_kept_and_a_partial_one_is_no_checkpoint(make_config
     ],
     ids=str,
 )
-def test_a_changed_run_is_refused_in_one_line(make_config, change, named):
-    folder = Trainer(make_config(), [StopAfter(1)]).fit()
+def test_a_changed_run_is_refused_in_one_line(make_config, change, named, stop_after):
+    folder = Trainer(make_config(), [stop_after(1)]).fit()
     with pytest.raises(UserError) as caught:
         Trainer(make_config(**change)).fit()
     assert named in str(caught.value) and "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
 
 
-def test_changed_sentences_are_refused(make_config):
+def test_changed_sentences_are_refused(make_config, stop_after):
     config = make_config()
-    Trainer(config, [StopAfter(1)]).fit()
+    Trainer(config, [stop_after(1)]).fit()
     with open(config.data.train, "a", encoding="utf-8") as file:
         file.write("one more film\n")
     with pytest.raises(UserError, match="data.train"):
         Trainer(config).fit()
 
 
-def test_what_has_no_say_in_the_numbers_may_change(make_config, step_lines):
-    Trainer(make_config("run"), [StopAfter(2)]).fit()
+def test_what_has_no_say_in_the_numbers_may_change(make_config, step_lines, stop_after):
+    Trainer(make_config("run"), [stop_after(2)]).fit()
     # One epoch fewer is meant by max_steps anyway: only the total counts.
     folder = Trainer(make_config("run", **{"train.log_every": 2, "train.max_steps": None, "train.num_epochs": 2})).fit()
     assert [line["step"] for line in step_lines(folder)] == [1, 2, 4]
 
 
-def test_a_checkpoint_with_foreign_pickles_is_refused(make_config):
+def test_a_checkpoint_with_foreign_pickles_is_refused(make_config, stop_after):
     """A run folder can be a stranger's: its files may hold tensors and numbers, and call nothing."""
     config = make_config()
-    folder = Trainer(config, [StopAfter(1)]).fit()
+    folder = Trainer(config, [stop_after(1)]).fit()
     path = newest_checkpoint(folder) / "engine" / "mp_rank_00_model_states.pt"
     state = torch.load(path, weights_only=True)
     state["extra"] = Payload(folder / "was-here")
@@ -176,8 +176,8 @@ class Payload:
         return open, (self.path, "w")
 
 
-def test_the_checkpoint_records_what_bit_equality_rests_on(make_config):
-    folder = Trainer(make_config(), [StopAfter(1)]).fit()
+def test_the_checkpoint_records_what_bit_equality_rests_on(make_config, stop_after):
+    folder = Trainer(make_config(), [stop_after(1)]).fit()
     state = json.loads((newest_checkpoint(folder) / "trainer_state.json").read_text())
     assert state["identity"]["torch_version"] == torch.__version__
     assert state["identity"]["num_threads"] == 1

@@ -184,7 +184,7 @@ def test_the_best_score_survives_a_stop(make_config, pairs_file, monkeypatch):
     assert all(torch.equal(value, kept[f"hf.{name}"]) for name, value in exported.items())
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_loss_that_is_not_finite_ends_the_run(make_config, faulty, stage, step_lines):
     options = {"engine.zero_stage": stage, "train.save_every": 2}
     config = make_config(objective=faulty, objective_options={"bad_loss_at": 3}, **options)
@@ -201,21 +201,21 @@ def test_a_non_finite_inner_gradient_ends_the_run(make_config, faulty):
         Trainer(config).fit()
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-def test_skipped_steps_touch_neither_weights_nor_table(make_config, faulty, stage):
-    """Skipping: weights, moments, schedule and V stay, and the run goes on from there."""
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, stage, monkeypatch):
+    """Skipping: weights, moments, schedule and V stay, and the next batch takes the place."""
     states = []
+
+    def record(trainer):
+        held = {**trainer._step.state_dict(), **trainer._step.extra_state_dict()}
+        states.append({name: value.clone() for name, value in held.items()})
 
     class Watch(Callback):
         def on_step(self, trainer, step, metrics):
-            step_module = trainer._step
-            states.append(
-                {
-                    **{name: value.clone() for name, value in step_module.state_dict().items()},
-                    **{name: value.clone() for name, value in step_module.extra_state_dict().items()},
-                }
-            )
+            record(trainer)
 
+    skip = Trainer._skip
+    monkeypatch.setattr(Trainer, "_skip", lambda trainer, step: (skip(trainer, step), record(trainer)))
     options = {"engine.zero_stage": stage, "perturbation.on_nonfinite": "skip"}
     config = make_config(objective=faulty, objective_options={"bad_gradient_at": [2, 3]}, **options)
     trainer = Trainer(config, [Watch()])
@@ -228,16 +228,17 @@ def test_skipped_steps_touch_neither_weights_nor_table(make_config, faulty, stag
     assert not torch.equal(states[3]["eta_table"], states[2]["eta_table"])
     assert (trainer.position.num_skipped, trainer.position.num_skipped_in_a_row) == (2, 0)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["num_skipped"] for line in lines] == [0, 1, 2, 2]
-    assert "loss" not in lines[1] and "loss" in lines[3]
-    # The first step's rate was the warm-up's 0; the fourth step is the schedule's second.
-    assert lines[3]["lr"] == pytest.approx(1e-3)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4] and len(states) == 6
+    assert [line["num_skipped"] for line in lines] == [0, 2, 2, 2]
+    assert lines[1]["num_nonfinite_sentences"] > 0
+    # The first step's rate was the warm-up's 0; the fourth batch is the schedule's second step.
+    assert lines[1]["lr"] == pytest.approx(1e-3)
 
 
 def test_too_many_skips_in_a_row_end_the_run(make_config, faulty):
     options = {"perturbation.on_nonfinite": "skip", "perturbation.max_nonfinite_steps": 2}
     config = make_config(objective=faulty, objective_options={"bad_gradient_at": [2, 3, 4]}, **options)
-    with pytest.raises(TooManySkips, match="step 3: .* 2 steps in a row"):
+    with pytest.raises(TooManySkips, match="step 2: .* 2 batches in a row"):
         Trainer(config).fit()
 
 

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv import UserError
-from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import newest_checkpoint
 from fastadv.engine.loop import Trainer
 
@@ -15,19 +14,10 @@ RTD = {"objective_options": {"rtd_generator": "unigram", "weight_rtd": 0.5}}
 USCAL = {"objective": "uscal", "perturbation.method": "fgm"}
 
 
-class StopAfter(Callback):
-    def __init__(self, last_step):
-        self.last_step = last_step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.last_step:
-            trainer.request_stop()
-
-
 @pytest.mark.parametrize("changes", [RTD, USCAL], ids=["rtd", "uscal"])
-def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(make_config, step_lines, changes):
+def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(make_config, step_lines, changes, stop_after):
     whole = Trainer(make_config("whole", **changes)).fit()
-    Trainer(make_config("cut", **changes), [StopAfter(2)]).fit()
+    Trainer(make_config("cut", **changes), [stop_after(2)]).fit()
     cut = Trainer(make_config("cut", **changes)).fit()
     assert step_lines(cut) == step_lines(whole)
     left, right = (load_file(folder / "model" / "model.safetensors") for folder in (whole, cut))

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fastadv.config import Config
-from fastadv.engine import zero
+from fastadv.engine import optimizer, processes, zero
 from fastadv.errors import UserError
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-MODES = [(0, "fp32"), (1, "fp32"), (1, "bf16")]
+MODES = [(0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")]
 INPUTS = torch.linspace(-1, 1, 5 * 12).reshape(5, 12).cos()
 
 
@@ -49,12 +49,12 @@ def make_config(stage, precision, **optimizer):
 
 
 def make_engine(config, total_steps=6):
-    zero.init_distributed()
+    processes.init_distributed()
     module = Toy()
     return module, zero.initialise(module, config, total_steps)
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("max_grad_norm", [0.5, None])
 def test_six_steps_equal_plain_torch(stage, max_grad_norm):
     config = make_config(stage, "fp32", max_grad_norm=max_grad_norm)
@@ -128,26 +128,26 @@ def test_bfloat16_exports_the_float32_master_weights():
 
 
 def test_weight_decay_spares_biases_and_layer_norms():
-    groups = zero.build_optimizer(Toy(), make_config(0, "fp32").optimizer).param_groups
+    groups = optimizer.build_optimizer(Toy(), make_config(0, "fp32").optimizer).param_groups
     assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.1), (3, 0.0)]
 
 
-@pytest.mark.parametrize("set_variables, named", [({"WORLD_SIZE": "2"}, "2"), ({"RANK": None}, "RANK")])
+@pytest.mark.parametrize("set_variables, named", [({"MASTER_PORT": None}, "MASTER_PORT"), ({"RANK": None}, "RANK")])
 def test_what_a_launcher_set_is_checked(monkeypatch, set_variables, named):
     for name, value in {**dict.fromkeys(VARIABLES, "0"), "WORLD_SIZE": "1", **set_variables}.items():
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=named):
-        zero.init_distributed()
+        processes.init_distributed()
 
 
 def test_a_bare_process_starts_and_leaves_its_group_in_silence():
     code = """if True:
         import torch
-        from fastadv.engine import zero
-        zero.init_distributed()
-        zero.init_distributed()
+        from fastadv.engine import processes
+        processes.init_distributed()
+        processes.init_distributed()
         assert torch.distributed.get_world_size() == 1
-        zero.shutdown()
+        processes.shutdown()
         assert not torch.distributed.is_initialized()
     """
     environment = {k: v for k, v in os.environ.items() if k not in VARIABLES}

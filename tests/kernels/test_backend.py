@@ -1,6 +1,7 @@
 """The choice of a backend: a named one runs or raises, and nothing falls back silently."""
 
 import logging
+import platform
 
 import pytest
 import torch
@@ -91,3 +92,9 @@ def test_without_the_library_the_reference_runs_and_says_so_once(without_native,
         with pytest.raises(backend.BackendError, match="^backend native: the C\\+\\+ library was not built") as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+def test_where_torch_s_threads_are_not_found_the_loops_do_without():
+    elsewhere = "Linux" if platform.system() == "Windows" else "Windows"
+    assert backend._address_of_parallel_for(platform.system())
+    assert backend._address_of_parallel_for(elsewhere) is None

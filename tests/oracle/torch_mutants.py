@@ -102,7 +102,7 @@ def adversarial_view_cut_from_x(perturbed):
 
 
 def keys_without_gradient(gather_keys):
-    return lambda vectors, sentence_ids: gather_keys(vectors.detach(), sentence_ids)
+    return lambda self, vectors, sentence_ids: gather_keys(self, vectors.detach(), sentence_ids)
 
 
 def keys_move_with_x(inner_loss):
@@ -240,7 +240,7 @@ OF_NUMBERS = {
     table_accumulated: ("fastadv.perturbation.token.eta_table_write", BASE),
     delta_contains_eta: ("fastadv.perturbation.Adversary.search", BASE),
     adversarial_view_cut_from_x: ("fastadv.engine.step.perturbed", BASE),
-    keys_without_gradient: ("fastadv.engine.step.gather_keys", BASE),
+    keys_without_gradient: ("fastadv.engine.gather.GlobalBatch.gather_keys", BASE),
     lambda_term_dropped: ("fastadv.objectives.robustsentembed.RobustSentEmbed.loss", BASE),
 }
 MUTANTS = {**OF_MASKS, **OF_NUMBERS}

@@ -1,0 +1,106 @@
+"""One step on shares of a batch, as a rank of several computes it, and on the whole batch, as one process does."""
+
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+
+from fastadv.config import Config, PerturbationConfig
+from fastadv.data.batching import rank_rows
+from fastadv.encoder import Encoder
+from fastadv.engine.step import Step
+from fastadv.objectives import resolve_objective
+from fastadv.objectives.rtd import Corrupted, ReplacedTokenDetection, build_detection
+
+# Rows 1 and 6 are one sentence, on different ranks.
+SENTENCES = (
+    "the film was not very good .",
+    "a wonderful story !",
+    "it is dull",
+    "the actor was great , but the plot was slow and the ending was almost terrible .",
+    "never",
+    "love this camera and this music .",
+    "a wonderful story !",
+    "every scene was sad and slow",
+)
+
+_SIZES = {"epsilon_relative": 0.2, "alpha": 1.0, "beta": 0.4, "gamma": 0.7, "num_steps": 2, "sigma": 0.0}
+_RTD = {"rtd_generator": "unigram", "weight_rtd": 0.5, "weight_adversarial": 0.5}
+CASES = {
+    "simcse": ("simcse", {}, {}),
+    "fgm": ("uscal", {"weight_adversarial": 0.5}, {"method": "fgm", "epsilon_relative": 0.2}),
+    "pgd": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2"}),
+    "signs": ("robustsentembed", {"weight_adversarial": 0.5}, _SIZES),
+}
+
+
+# Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
+BATCHES = [*((case, 7) for case in CASES), ("pgd", 8)]
+
+
+def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
+    """The step of ``case`` on the tiny encoder at ``folder``, from the same weights and table each time."""
+    objective, options, perturbation = CASES[case]
+    encoder = Encoder.from_pretrained(folder, dtype=dtype, dropout=0.0, pooling="mean")
+    torch.manual_seed(1)
+    # At the usual 0.05 a rounding of a cosine (6e-8) is 20 times that in a logit, and so in every gradient.
+    built = resolve_objective(objective)(encoder.hidden_size, temperature=0.5, **options).to(dtype)
+    detection = None
+    if built.detection is not None:
+        detection = build_detection(built.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
+    step = Step(encoder, built, PerturbationConfig(**perturbation), detection).train()
+    if step.eta_table is not None:
+        step.eta_table.table.normal_(std=0.1)
+        step.eta_table.load_state_dict({"eta_table": step.eta_table.table.clone()})
+    return step
+
+
+def make_config(stage: int, precision: str = "fp32") -> Config:
+    config = Config()
+    config.engine.zero_stage, config.engine.precision = stage, precision
+    config.train.batch_size = len(SENTENCES)
+    config.optimizer.lr, config.optimizer.warmup_ratio = 1e-3, 0.0
+    return config
+
+
+def share_of(encoder: Encoder, num_rows: int, rank: int, num_ranks: int):
+    return encoder.pack(SENTENCES[:num_rows][rank_rows(num_rows, rank, num_ranks)])
+
+
+@contextmanager
+def same_tokens_replaced():
+    """Replaced token detection by a rule, where a generator would draw by the rank."""
+
+    def corrupt(self, batch):
+        replaced = ~batch.is_special & (batch.input_ids % 3 == 0)
+        return Corrupted(torch.where(replaced, batch.input_ids + 1, batch.input_ids), replaced)
+
+    with mock.patch.object(ReplacedTokenDetection, "corrupt", corrupt):
+        yield
+
+
+@contextmanager
+def signs(recorded: list, share=None):
+    """Records the sign of every gradient of a sign step, or, given the ``share`` of tokens, steps by those recorded.
+
+    Where a gradient is within rounding of 0 its sign, and with it the whole step, depends on the order of sums.
+    """
+    from fastadv.perturbation import inner_loop
+
+    original, replayed = inner_loop.step_fgsm, iter(recorded)
+
+    def step(delta, grad, *rest):
+        if share is None:
+            recorded.append(grad.sign())
+            return original(delta, grad, *rest)
+        return original(delta, next(replayed)[share].to(grad.dtype), *rest)
+
+    with mock.patch.object(inner_loop, "step_fgsm", step):
+        yield
+
+
+def token_share(encoder: Encoder, num_rows: int, rank: int, num_ranks: int) -> slice:
+    """The tokens of a rank among those of the whole batch."""
+    ends = encoder.pack(SENTENCES[:num_rows]).cu_seqlens.tolist()
+    rows = rank_rows(num_rows, rank, num_ranks)
+    return slice(ends[rows.start], ends[rows.stop])
