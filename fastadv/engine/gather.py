@@ -24,18 +24,18 @@ class GlobalBatch:
         rows: sentences of each rank.
         num_rows, num_tokens: of all ranks.
         row_offset: the global row of this rank's first.
-        num_ranks: how many there are.
+        rank, num_ranks: this process's number, and how many there are.
     """
 
     def __init__(self, batch: PackedBatch):
-        self.num_ranks, self._rank = world_size(), rank()
+        self.num_ranks, self.rank = world_size(), rank()
         counts = [[batch.num_sentences, batch.num_tokens]]
         if self.num_ranks > 1:
             own = torch.tensor(counts[0], device=batch.input_ids.device)
             counts = torch.stack(_all_gather(own, self.num_ranks)).tolist()
         self.rows = [rows for rows, _ in counts]
         self.num_rows, self.num_tokens = sum(self.rows), sum(tokens for _, tokens in counts)
-        self.row_offset = sum(self.rows[: self._rank])
+        self.row_offset = sum(self.rows[: self.rank])
 
     @property
     def rows_a_rank(self) -> float:

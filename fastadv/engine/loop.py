@@ -30,6 +30,7 @@ from fastadv.engine.checkpoint import (
 )
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.metrics import MetricsLog, Progress, StepMeans
+from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.selection import BestWeights, dev_score
 from fastadv.perturbation import NonFiniteGradient
@@ -92,11 +93,12 @@ class Trainer:
             the run folder.
 
         Raises:
-            UserError: a mistake in the config or in what it names.
+            UserError: a mistake in the config or in what it names, or a platform where DeepSpeed is not.
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
         """
         self._stop_asked, self._signal = False, None
+        require_training_platform()
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.conftest import write_tiny_bert
+from tests.ranks.mutants import MUTANTS
 from tests.ranks.start import run_ranks
-from tests.ranks.steps import BATCHES, SENTENCES, make_step, same_tokens_replaced, signs
+from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, make_step, same_tokens_replaced, signs
 
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
@@ -44,7 +45,7 @@ def expected(encoder_folder):
     single = {
         batch: of_one_process(encoder_folder, *batch, recorded if batch[0] == "signs" else []) for batch in BATCHES
     }
-    double = {rows: of_one_process(encoder_folder, "signs", rows, [], torch.float64) for rows in (7, 8)}
+    double = {batch: of_one_process(encoder_folder, *batch, [], torch.float64) for batch in DOUBLE}
     return recorded, single, double
 
 
@@ -68,8 +69,18 @@ def test_deepspeed_at_every_stage(ranks, expected):
 
 def test_plain_torch_in_float64_with_sign_steps(ranks, expected):
     num_ranks, found = ranks
-    for num_rows in (7, 8):
-        assert_near(found["float64"][num_rows], expected[2][num_rows], 1e-10, f"{num_rows} rows, {num_ranks} ranks")
+    for case, num_rows in DOUBLE:
+        key = f"{case}, {num_rows} rows"
+        assert_near(found["float64"][key], expected[2][case, num_rows], 1e-10, f"{key}, {num_ranks} ranks")
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_mistake_shows(ranks, expected, name):
+    num_ranks, found = ranks
+    right = expected[2][MUTANTS[name][1], 7]
+    # Of the tensor it shows in most; in float64 rounding is below 1e-10.
+    furthest = max((found["mutants"][name][key] - value).norm() / (value.norm() + 1e-6) for key, value in right.items())
+    assert (furthest > 1e-3) == (num_ranks > 1)
 
 
 def test_the_inner_loop_sends_nothing(ranks):

@@ -11,8 +11,10 @@ import torch.distributed as dist
 from fastadv.engine import processes, zero
 from fastadv.engine.inner_loss import InnerLoss
 from tests.ranks.counter import CountedCollectives
+from tests.ranks.mutants import MUTANTS, planted
 from tests.ranks.steps import (
     BATCHES,
+    DOUBLE,
     SENTENCES,
     make_config,
     make_step,
@@ -44,10 +46,10 @@ def with_deepspeed(folder, case, stage, num_rows, recorded):
     return found
 
 
-def with_torch(folder, num_rows):
-    """The same in float64 with sign steps, gradients averaged by hand."""
+def with_torch(folder, case, num_rows):
+    """The same in float64, gradients averaged by hand."""
     rank, num_ranks = processes.rank(), processes.world_size()
-    step = make_step(folder, "signs", torch.float64)
+    step = make_step(folder, case, torch.float64)
     loss = step(share_of(step.encoder, num_rows, rank, num_ranks))
     loss.backward()
     found = {"loss": loss.detach().clone(), **{n: p.grad.clone() for n, p in step.named_parameters()}}
@@ -92,10 +94,13 @@ def main(folder, signs_file, out_file):
     counter = CountedCollectives()
     processes.init_distributed()
     recorded = torch.load(signs_file, weights_only=True)
-    found = {"deepspeed": {}, "float64": {}, "collectives": {}}
+    found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}}
     with same_tokens_replaced():
-        for num_rows in (7, 8):
-            found["float64"][num_rows] = with_torch(folder, num_rows)
+        for case, num_rows in DOUBLE:
+            found["float64"][f"{case}, {num_rows} rows"] = with_torch(folder, case, num_rows)
+        for name, (_, case) in MUTANTS.items():
+            with planted(name):
+                found["mutants"][name] = with_torch(folder, case, 7)
         for stage in range(4):
             for case, num_rows in BATCHES:
                 key = f"{case}, stage {stage}, {num_rows} rows"

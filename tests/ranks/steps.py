@@ -36,6 +36,8 @@ CASES = {
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
 BATCHES = [*((case, 7) for case in CASES), ("pgd", 8)]
+# In float64, with signs of its own.
+DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7)]
 
 
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
