@@ -1,10 +1,10 @@
-"""Which form of an op runs: "reference" (plain torch), "native" (C++ on the CPU) or "triton" (GPU).
+"""Which form of an op runs: "reference" (plain torch), "native" (the CPU's fast one, C++) or "triton" (GPU).
 
 The reference defines an op; the others are faster forms of it that some ops have. The choice: the call's own
 ``backend``, else ``set_backend``'s, else ("auto") the best form that can take these tensors. A form that is
 named and cannot run raises ``BackendError``, in one line that says what can; nothing falls back silently.
 ``set_backend("native")`` speaks of the ops that have a native form: the others have the reference alone and
-run it.
+run it. Each op adds its own forms (``add_form``), in the order in which "auto" tries them.
 """
 
 import ctypes
@@ -32,25 +32,41 @@ class Form:
 
     device: str
     dtypes: tuple[torch.dtype, ...]
-    norms: tuple[str, ...]
+    norms: tuple[str, ...] = ("linf", "l2", "l1")
+    needs_library: bool = False
+    """whether it is in the C++ library"""
+    has_derivative: bool = False
 
     def obstacle(self, tensors: tuple[Tensor, ...], norm: Optional[str]) -> Optional[str]:
         """Why these arguments cannot be taken, with what can; None if they can."""
         for tensor in tensors:
-            if tensor.device.type != self.device:
+            if tensor.device.type != self.device and not (self.device == "cuda" and _cpu_stands_in(tensor)):
                 return f"it takes {self.device} tensors, got one on {tensor.device}"
             if tensor.dtype not in self.dtypes:
                 return f"it takes {', '.join(str(d) for d in self.dtypes)}, got {tensor.dtype}"
         if norm is not None and norm not in self.norms:
             return f"it takes norm {' or '.join(self.norms)}, got {norm}"
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        if not self.has_derivative and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return "it has no derivative; detach the tensors or use backend reference"
         return None
 
 
-FORMS: dict[str, dict[str, Form]] = {
-    "token_update": {"native": Form("cpu", (torch.float32,), ("linf", "l2"))},
-}
+FORMS: dict[str, dict[str, Form]] = {}
+"""op -> name of a backend -> its form"""
+
+compiles_without_gpu = False
+"""set while kernels are compiled for a GPU that is not there: their launchers then take CPU tensors"""
+
+
+def add_form(op: str, name: str, form: Form) -> None:
+    """Says that ``op`` has a form for backend ``name``."""
+    FORMS.setdefault(op, {})[name] = form
+
+
+def _cpu_stands_in(tensor: Tensor) -> bool:
+    """Whether Triton's launchers take a CPU tensor: in its interpreter, or where nothing runs at all."""
+    return tensor.device.type == "cpu" and (compiles_without_gpu or os.environ.get("TRITON_INTERPRET") == "1")
+
 
 _log = logging.getLogger(__name__)
 _chosen = "auto"
@@ -103,14 +119,25 @@ def set_backend(name: str) -> None:
         raise ValueError(f"backend is {name!r}; allowed: {', '.join(BACKENDS)}")
     if name == "native" and native_library is None:
         raise BackendError("backend native: the C++ library was not built at install; allowed: auto, reference")
-    if name not in ("auto", "reference") and not any(name in forms for forms in FORMS.values()):
-        raise BackendError(f"backend {name}: no op has such a form; allowed: {', '.join(usable_backends())}")
+    if name == "triton" and name not in usable_backends():
+        raise BackendError(f"backend triton: {_why_no_triton()}; allowed: {', '.join(usable_backends())}")
     _chosen = name
 
 
 def usable_backends() -> tuple[str, ...]:
     """The names ``set_backend`` accepts here."""
-    return ("auto", "reference") if native_library is None else ("auto", "reference", "native")
+    native = () if native_library is None else ("native",)
+    triton = () if _why_no_triton() else ("triton",)
+    return ("auto", "reference", *native, *triton)
+
+
+def _why_no_triton() -> Optional[str]:
+    """What keeps Triton's kernels from running in this process, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        return "there is no GPU"
+    return None
 
 
 def resolve(
@@ -137,10 +164,12 @@ def resolve(
     tensors = (tensors,) if isinstance(tensors, Tensor) else tensors
     if named == "auto":
         for name, form in forms.items():
-            if form.obstacle(tensors, norm) is None:
-                if name != "native" or native_library is not None:
+            # The interpreter is for tests, which name it.
+            if form.obstacle(tensors, norm) is None and tensors[0].device.type == form.device:
+                if form.needs_library and native_library is None:
+                    _say_once_that_native_is_missing()
+                elif name != "triton" or _why_no_triton() is None:
                     return name
-                _say_once_that_native_is_missing()
         return "reference"
     if named not in forms:
         if explicit is None:
@@ -148,8 +177,10 @@ def resolve(
         raise BackendError(
             f"backend {named}: {op} has no such form; allowed: {', '.join(['auto', 'reference', *forms])}"
         )
-    if named == "native" and native_library is None:
+    if forms[named].needs_library and native_library is None:
         raise BackendError("backend native: the C++ library was not built at install; allowed: auto, reference")
+    if named == "triton" and not compiles_without_gpu and _why_no_triton() is not None:
+        raise BackendError(f"backend triton: {_why_no_triton()}; allowed: {', '.join(usable_backends())}")
     obstacle = forms[named].obstacle(tensors, norm)
     if obstacle is not None:
         raise BackendError(f"backend {named}: {op} cannot run, {obstacle}")

@@ -13,9 +13,9 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import native_library, resolve
+from .backend import Form, add_form, native_library, resolve
 from .direction import direction_reference
-from .library import LIBRARY
+from .library import define_op, run_op
 from .project import project_reference
 from .segment import (
     at_least_float32,
@@ -52,13 +52,6 @@ def token_update_reference(eta, grad, cu_seqlens, step_size, epsilon, norm, scal
     return torch.where(finite, moved.to(eta.dtype), eta)
 
 
-LIBRARY.define(
-    "token_update(Tensor eta, Tensor grad, Tensor cu_seqlens, Tensor step_size, Tensor? epsilon, "
-    "str norm, str scaling) -> Tensor"
-)
-
-
-@torch.library.register_fake("fastadv::token_update", lib=LIBRARY)
 def _token_update_fake(eta, grad, cu_seqlens, step_size, epsilon, norm, scaling):
     return torch.empty_like(eta, memory_format=torch.contiguous_format)
 
@@ -87,8 +80,13 @@ def _token_update_native(eta, grad, cu_seqlens, step_size, epsilon, norm, scalin
     return out
 
 
-if native_library is not None:
-    LIBRARY.impl("token_update", _token_update_native, "CPU")
+define_op(
+    "token_update(Tensor eta, Tensor grad, Tensor cu_seqlens, Tensor step_size, Tensor? epsilon, "
+    "str norm, str scaling) -> Tensor",
+    _token_update_fake,
+    None if native_library is None else _token_update_native,
+)
+add_form("token_update", "native", Form("cpu", (torch.float32,), ("linf", "l2"), needs_library=True))
 
 
 def _as_vector(value: Optional[float | Tensor], like: Tensor) -> Optional[Tensor]:
@@ -127,8 +125,8 @@ def token_update(
     if scaling not in SCALINGS:
         raise ValueError(f"scaling is {scaling!r}; allowed: {', '.join(SCALINGS)}")
     check_packed(eta, grad, cu_seqlens, step_size, epsilon)
-    if resolve("token_update", (eta, grad), backend, norm) == "native":
-        return torch.ops.fastadv.token_update(
-            eta, grad, cu_seqlens, _as_vector(step_size, eta), _as_vector(epsilon, eta), norm, scaling
-        )
+    chosen = resolve("token_update", (eta, grad), backend, norm)
+    if chosen != "reference":
+        sizes = _as_vector(step_size, eta), _as_vector(epsilon, eta)
+        return run_op("token_update", chosen, eta, grad, cu_seqlens, *sizes, norm, scaling)
     return token_update_reference(eta, grad, cu_seqlens, step_size, epsilon, norm, scaling)

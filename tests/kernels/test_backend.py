@@ -73,7 +73,7 @@ def test_names_that_are_none():
         backend.BackendError, match="backend triton: row_norm has no such form; allowed: auto, reference"
     ):
         row_norm(X, "l2", backend="triton")
-    with pytest.raises(backend.BackendError, match="backend triton: no op has such a form; allowed: auto, ref"):
+    with pytest.raises(backend.BackendError, match="backend triton: .*; allowed: auto, ref"):
         set_backend("triton")
 
 
