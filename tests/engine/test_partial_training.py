@@ -11,7 +11,6 @@ from fastadv.config_checks import check_config, check_encoder
 from fastadv.encoder import Encoder
 from fastadv.encoder.depth import freeze_layers
 from fastadv.encoder.lora import add_lora
-from fastadv.engine.callbacks import Callback
 from fastadv.engine.loop import Trainer
 from fastadv.engine.optimizer import build_optimizer, linear_schedule
 from fastadv.errors import UserError
@@ -165,7 +164,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("stage, precision", [(0, "fp32"), (1, "bf16")])
+@pytest.mark.parametrize("stage, precision", [(0, "fp32"), (1, "bf16"), (3, "fp32"), (3, "bf16")])
 def test_a_run_exports_merged_weights(stage, precision, make_config, tiny_bert_dir):
     engine = {"engine.zero_stage": stage, "engine.precision": precision}
     # bfloat16 would round a small ball away.
@@ -183,15 +182,10 @@ def test_a_run_exports_merged_weights(stage, precision, make_config, tiny_bert_d
     assert not [path for path in (folder / "model").rglob("*") if "adapter" in path.name]
 
 
-def test_an_interrupted_run_goes_on_bit_for_bit(make_config):
-    class StopAtTwo(Callback):
-        def on_step(self, trainer, step, metrics):
-            if step == 2:
-                trainer.request_stop()
-
+def test_an_interrupted_run_goes_on_bit_for_bit(make_config, stop_after):
     whole = Trainer(make_config("whole", **PARTS)).fit()
     parted = make_config("parted", **PARTS)
-    Trainer(parted, [StopAtTwo()]).fit()
+    Trainer(parted, [stop_after(2)]).fit()
     assert not (parted_model := whole.parent / "parted" / "model").exists()
     Trainer(parted).fit()
     expected, actual = load_file(whole / "model" / "model.safetensors"), load_file(parted_model / "model.safetensors")
