@@ -8,10 +8,13 @@
 # PYTHON      the interpreter that makes .venv (3.10 or later)
 # TORCH_SPEC  what pip installs where a venv has no torch yet, for instance
 #             TORCH_SPEC="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# TEST_PROCESSES
+#             how many processes the tests are spread over; by default the cores, at most 4
 
 PYTHON ?= python3
 TORCH_SPEC ?= torch==2.13.0
 CONFIG ?= configs/quickstart.yaml
+TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 VENV := .venv
 EXTRAS := demo,test
@@ -51,8 +54,9 @@ quickstart: venv
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
+# A file's tests stay in one process: some start several ranks once for all of them.
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # pyproject.toml allows transformers 4 and 5; .venv has one of them. A venv of its own, since flair and textattack, where
 # .venv has them, work with 4 alone.
@@ -68,7 +72,8 @@ test-one-major: venv
 	@$(BIN)/python -c "import sys, torch, transformers, huggingface_hub, tokenizers, sentence_transformers as st; \
 	print(*(f'{m.__name__}=={m.__version__}' for m in (transformers, huggingface_hub, tokenizers, st, torch))); \
 	sys.exit(not transformers.__version__.startswith('$(TRANSFORMERS).') and 'not transformers $(TRANSFORMERS)')"
-	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py
+	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py \
+		-n $(TEST_PROCESSES) --dist loadfile
 
 lint: venv
 	$(BIN)/ruff check .
