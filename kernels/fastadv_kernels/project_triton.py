@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .segment_triton import (
     NUM_WARPS,
-    SENTENCE_BLOCK,
     alignment,
+    left_of,
     moved,
     on_ball,
     on_device_of,
@@ -20,6 +20,8 @@ from .segment_triton import (
     stride_of,
 )
 
+SENTENCE_BLOCK_OF_ONE = 4096
+"""Half a step's block: with one input to hold, two programs fit a multiprocessor."""
 ROW_TILE_SIZE = 4096
 ROW_WARPS = 8
 
@@ -44,11 +46,10 @@ def project_sentences_kernel(
     is_outside, a, b = sentence_ball(x_ptr, x_ptr, 1.0, 1.0, epsilon, begin, end, NORM, "none", BLOCK)
     columns = tl.arange(0, BLOCK)
     for start in range(begin, end, BLOCK):
-        offsets = start + columns
-        mask = offsets < end
-        x = moved(x_ptr, x_ptr, offsets, mask, 1.0, 1.0, "none")
+        num_left = left_of(start, end, BLOCK)
+        x = moved(x_ptr + start, x_ptr + start, columns, num_left, 1.0, 1.0, "none")
         x = on_ball(x, epsilon, is_outside, a, b, NORM)
-        tl.store(out_ptr + offsets, x.to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(out_ptr + start + columns, x.to(out_ptr.dtype.element_ty), mask=columns < num_left)
 
 
 @triton.jit(do_not_specialize=["num_rows", "embedding_units", "epsilon_stride"])
@@ -113,7 +114,7 @@ def launch(x: Tensor, epsilon: Tensor, norm: str, cu_seqlens: Optional[Tensor]) 
                 stride_of(epsilon),
                 ALIGNMENT=units_of,
                 NORM=norm,
-                BLOCK=SENTENCE_BLOCK,
+                BLOCK=SENTENCE_BLOCK_OF_ONE,
                 num_warps=NUM_WARPS,
             )
     return out

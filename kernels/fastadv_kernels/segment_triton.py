@@ -156,12 +156,23 @@ def project_rows(x, size, epsilon, NORM: tl.constexpr):
 
 
 @triton.jit
-def moved(x_ptr, grad_ptr, offsets, mask, scale, coefficient, STEP: tl.constexpr):
-    """Entries of a sentence after its step, before its ball: x (STEP "none"), x + scale · coefficient · grad ("pgd"),
-    x + coefficient · sign(grad) ("sign")."""
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+def left_of(start, end, BLOCK: tl.constexpr):
+    """How many entries of the block at ``start`` lie before ``end``.
+
+    A sentence may lie beyond the first 2^31 entries, a block is small. So the place of a block is a 64-bit scalar, and what
+    every entry needs, its place in the block and this bound, is 32-bit: registers enough not to spill.
+    """
+    return tl.minimum(end - start, BLOCK).to(tl.int32)
+
+
+@triton.jit
+def moved(x_ptr, grad_ptr, columns, num_left, scale, coefficient, STEP: tl.constexpr):
+    """Entries of a block after the sentence's step, before its ball, 0 from ``num_left`` on: x (STEP "none"),
+    x + scale · coefficient · grad ("pgd"), x + coefficient · sign(grad) ("sign")."""
+    mask = columns < num_left
+    x = tl.load(x_ptr + columns, mask=mask, other=0.0).to(tl.float32)
     if STEP != "none":
-        grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + columns, mask=mask, other=0.0).to(tl.float32)
         x = take_step(x, grad, scale, coefficient, STEP)
     return x
 
@@ -185,36 +196,35 @@ def sentence_size(
     the largest magnitude.
     """
     columns = tl.arange(0, BLOCK)
-    bits = tl.zeros((BLOCK,), tl.int32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(begin, end, BLOCK):
-        offsets = start + columns
-        x = moved(x_ptr, grad_ptr, offsets, offsets < end, scale, coefficient, STEP)
-        # Masked entries took a step from zero with gradient zero.
-        bits = tl.maximum(bits, magnitude_bits(x))
-        if NORM == "l2":
-            total += x * x
-        elif NORM == "l1":
-            total += tl.abs(x)
-    largest = tl.max(bits, 0)
-    power = exact_scale(largest)
-    if NORM == "linf":
-        size = largest.to(tl.float32, bitcast=True) * power
-    else:
-        if (largest < SMALLEST_SAFE_BITS) | (largest > LARGEST_SAFE_BITS):
-            total = tl.zeros((BLOCK,), tl.float32)
-            for start in range(begin, end, BLOCK):
-                offsets = start + columns
-                x = moved(x_ptr, grad_ptr, offsets, offsets < end, scale, coefficient, STEP) * power
-                if NORM == "l2":
-                    total += x * x
-                else:
-                    total += tl.abs(x)
+    power = 1.0
+    largest = 0
+    size = 0.0
+    is_done = False
+    while not is_done:
+        bits = tl.zeros((BLOCK,), tl.int32)
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(begin, end, BLOCK):
+            # Masked entries take a step from zero with gradient zero.
+            x = moved(x_ptr + start, grad_ptr + start, columns, left_of(start, end, BLOCK), scale, coefficient, STEP)
+            bits = tl.maximum(bits, magnitude_bits(x))
+            if NORM == "l2":
+                total += (x * power) * (x * power)
+            elif NORM == "l1":
+                total += tl.abs(x) * power
+        largest = tl.max(bits, 0)
+        if NORM == "linf":
+            power = exact_scale(largest)
+            size = largest.to(tl.float32, bitcast=True) * power
+            is_done = True
         else:
-            power = 1.0
-        size = tl.sum(total, 0)
-        if NORM == "l2":
-            size = tl.sqrt_rn(size)
+            size = tl.sum(total, 0)
+            is_in_range = (largest >= SMALLEST_SAFE_BITS) & (largest <= LARGEST_SAFE_BITS)
+            is_in_range = is_in_range | (largest == 0) | (largest >= INFINITY_BITS)
+            wanted = tl.where(is_in_range, 1.0, exact_scale(largest))
+            is_done = wanted == power
+            power = wanted
+    if NORM == "l2":
+        size = tl.sqrt_rn(size)
     return largest, power, size
 
 
@@ -231,10 +241,10 @@ def sentence_level(
         num_kept = tl.zeros((BLOCK,), tl.int32)
         total = tl.zeros((BLOCK,), tl.float32)
         for start in range(begin, end, BLOCK):
-            offsets = start + columns
-            mask = offsets < end
-            below = largest - tl.abs(moved(x_ptr, grad_ptr, offsets, mask, scale, coefficient, STEP))
-            is_kept = (below < level) & mask
+            num_left = left_of(start, end, BLOCK)
+            x = moved(x_ptr + start, grad_ptr + start, columns, num_left, scale, coefficient, STEP)
+            below = largest - tl.abs(x)
+            is_kept = (below < level) & (columns < num_left)
             num_kept += is_kept.to(tl.int32)
             total += tl.where(is_kept, below, 0.0)
         new_count = tl.sum(num_kept, 0)

@@ -16,6 +16,7 @@ from .segment_triton import (
     NUM_WARPS,
     SENTENCE_BLOCK,
     alignment,
+    left_of,
     moved,
     on_ball,
     on_device_of,
@@ -33,8 +34,8 @@ MIX_WARPS = 8
 def copy_sentence(x_ptr, out_ptr, begin, end, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     for start in range(begin, end, BLOCK):
-        offsets = start + columns
-        tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < end), mask=offsets < end)
+        mask = columns < left_of(start, end, BLOCK)
+        tl.store(out_ptr + start + columns, tl.load(x_ptr + start + columns, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -80,12 +81,11 @@ def step_kernel(
             )
         columns = tl.arange(0, BLOCK)
         for start in range(begin, end, BLOCK):
-            offsets = start + columns
-            mask = offsets < end
-            x = moved(delta_ptr, grad_ptr, offsets, mask, scale, coefficient, STEP)
+            num_left = left_of(start, end, BLOCK)
+            x = moved(delta_ptr + start, grad_ptr + start, columns, num_left, scale, coefficient, STEP)
             if epsilon_ptr is not None:
                 x = on_ball(x, epsilon, is_outside, a, b, NORM)
-            tl.store(out_ptr + offsets, x.to(out_ptr.dtype.element_ty), mask=mask)
+            tl.store(out_ptr + start + columns, x.to(out_ptr.dtype.element_ty), mask=columns < num_left)
 
 
 @triton.jit(do_not_specialize=["embedding_units", "alpha_stride", "beta_stride", "epsilon_stride"])
@@ -129,18 +129,17 @@ def pair_kernel(
             )
         columns = tl.arange(0, BLOCK)
         for start in range(begin, end, BLOCK):
-            offsets = start + columns
-            mask = offsets < end
-            grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-            pgd = tl.load(pgd_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-            fgsm = tl.load(fgsm_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+            mask = columns < left_of(start, end, BLOCK)
+            grad = tl.load(grad_ptr + start + columns, mask=mask, other=0.0).to(tl.float32)
+            pgd = tl.load(pgd_ptr + start + columns, mask=mask, other=0.0).to(tl.float32)
+            fgsm = tl.load(fgsm_ptr + start + columns, mask=mask, other=0.0).to(tl.float32)
             pgd = take_step(pgd, grad, scale, coefficient, "pgd")
             fgsm = take_step(fgsm, grad, scale, beta, "sign")
             if epsilon_ptr is not None:
                 pgd = on_ball(pgd, epsilon, is_pgd_outside, a, b, NORM)
                 fgsm = on_ball(fgsm, epsilon, is_fgsm_outside, c, d, NORM)
-            tl.store(out_pgd_ptr + offsets, pgd.to(out_pgd_ptr.dtype.element_ty), mask=mask)
-            tl.store(out_fgsm_ptr + offsets, fgsm.to(out_fgsm_ptr.dtype.element_ty), mask=mask)
+            tl.store(out_pgd_ptr + start + columns, pgd.to(out_pgd_ptr.dtype.element_ty), mask=mask)
+            tl.store(out_fgsm_ptr + start + columns, fgsm.to(out_fgsm_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_units"])
