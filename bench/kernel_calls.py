@@ -1,7 +1,7 @@
 """Calls of every op's Triton form, with what each should give: what is compiled ahead, checked and timed.
 
-An op joins with a function of a ``Shape`` in ``CALLS``. Between its calls are all kernels that the op can launch for a shape,
-so every option of an op that makes another kernel is there.
+An op joins with a function of a ``Shape`` in ``CALLS``. Between its calls are all kernels that the op can launch for
+a shape, so every option of an op that makes another kernel is there.
 """
 
 from collections.abc import Callable, Iterator

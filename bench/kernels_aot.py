@@ -2,10 +2,11 @@
 
     python -m bench.kernels_aot          # or: make kernels-aot
 
-The launchers are called as for a GPU, on small CPU tensors, with Triton's driver replaced by one that names a target and
-runs nothing: what is compiled is what they launch. Each distinct kernel that ``kernel_calls.CALLS`` reaches, for the sizes
-and dtypes below, is compiled for sm_80, sm_90 and gfx942. The gate is its resources: no stack and no local memory by the
-cuobjdump that Triton carries, no spilled register and no scratch in AMD's assembly, shared memory within the target's.
+The launchers are called as for a GPU, on small CPU tensors, with Triton's driver replaced by one that names a target
+and runs nothing: what is compiled is what they launch. Each distinct kernel that ``kernel_calls.CALLS`` reaches, for
+the sizes and dtypes below, is compiled for sm_80, sm_90 and gfx942. The gate is its resources: no stack and no local
+memory by the cuobjdump that Triton carries, no spilled register and no scratch in AMD's assembly, shared memory
+within the target's.
 """
 
 import argparse
@@ -180,9 +181,7 @@ def report(compiled: list[Compiled], elapsed_s: float) -> str:
     lines = [f"{'op':16} {'target':8} {'kernels':>7} {'registers':>10} {'shared bytes':>13}"]
     for (op, target), kernels in sorted(groups.items()):
         registers = f"{min(k.registers for k in kernels)}-{max(k.registers for k in kernels)}"
-        lines.append(
-            f"{op:16} {target:8} {len(kernels):7} {registers:>10} {max(k.shared_bytes for k in kernels):13}"
-        )
+        lines.append(f"{op:16} {target:8} {len(kernels):7} {registers:>10} {max(k.shared_bytes for k in kernels):13}")
     faulty = [kernel for kernel in compiled if kernel.fault()]
     lines += [f"{k.op} {k.target} {k.kernel} [{k.label}]: {k.fault()}" for k in faulty]
     lines.append(f"{len(compiled)} kernels, {len(faulty)} faulty, {elapsed_s:.0f} s, triton {triton.__version__}")

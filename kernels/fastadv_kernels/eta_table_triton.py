@@ -1,6 +1,5 @@
 """Triton forms of the eta table's reads and writes (``eta_table.py`` has their meaning)."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -66,9 +65,9 @@ def write_kernel(
             has_position = start + i < last
             position = tl.load(order_ptr + start + i, mask=has_position, other=0).to(tl.int64)
             # Past the word's last position 0 is added, which leaves every sum that began at 0 as it is.
-            total += tl.load(
-                eta_ptr + position * embedding_size + columns, mask=mask & has_position, other=0.0
-            ).to(tl.float32)
+            total += tl.load(eta_ptr + position * embedding_size + columns, mask=mask & has_position, other=0.0).to(
+                tl.float32
+            )
     mean = tl.div_rn(total, tl.zeros((COLUMNS,), tl.float32) + (last - first).to(tl.float32))
     row = tl.load(ids_ptr + word).to(tl.int64)
     tl.store(table_ptr + row * embedding_size + columns, mean.to(table_ptr.dtype.element_ty), mask=mask)

@@ -8,7 +8,6 @@ import triton.language as tl
 from torch import Tensor
 
 from .segment_triton import (
-    NUM_WARPS,
     alignment,
     left_of,
     moved,
@@ -17,6 +16,7 @@ from .segment_triton import (
     project_rows,
     row_size,
     sentence_ball,
+    sentence_options,
     stride_of,
 )
 
@@ -80,7 +80,7 @@ def project_rows_kernel(
 
 
 def launch(x: Tensor, epsilon: Tensor, norm: str, cu_seqlens: Optional[Tensor]) -> Tensor:
-    """Projection of x (T, E), in its dtype. epsilon is float32: (1,), or one a ball, (B,) or without cu_seqlens (T,)."""
+    """Projection of x (T, E), in its dtype. epsilon is float32, (1,) or one a ball: (B,), without cu_seqlens (T,)."""
     x = x.contiguous()
     out = torch.empty_like(x)
     if out.numel() == 0:
@@ -115,6 +115,6 @@ def launch(x: Tensor, epsilon: Tensor, norm: str, cu_seqlens: Optional[Tensor]) 
                 ALIGNMENT=units_of,
                 NORM=norm,
                 BLOCK=SENTENCE_BLOCK_OF_ONE,
-                num_warps=NUM_WARPS,
+                **sentence_options(),
             )
     return out

@@ -22,16 +22,20 @@ INFINITY_BITS = tl.constexpr(0x7F800000)
 SMALLEST_SAFE_BITS = tl.constexpr((127 - 50) << 23)
 LARGEST_SAFE_BITS = tl.constexpr((127 + 50) << 23)
 
+LANES = tl.constexpr(4)
+"""neighbours that one thread holds, of whatever dtype: a 16-byte load or half of one"""
 SENTENCE_BLOCK = 8192
 NUM_WARPS = 16
 """A program has a multiprocessor nearly to itself: what its sentence needs again is then still in the caches."""
+MAX_REGISTERS = 128
+"""a thread's, of 65,536 for 16 warps of 32"""
 
 
 def alignment(size: int) -> int:
     """What ``size`` is a multiple of, up to 16.
 
-    Kernels take sizes as a count of units and this constant, so that the compiler sees where vectors may be loaded; no other
-    property of a size makes another kernel.
+    Kernels take sizes as a count of units and this constant, so that the compiler sees where vectors may be loaded;
+    no other property of a size makes another kernel.
     """
     return gcd(size, 16)
 
@@ -39,6 +43,14 @@ def alignment(size: int) -> int:
 def on_device_of(x: Tensor) -> AbstractContextManager:
     """Triton launches on the current device, which need not be that of ``x``."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def sentence_options() -> dict[str, int]:
+    """How a program for a whole sentence is compiled."""
+    if triton.knobs.runtime.interpret or triton.runtime.driver.active.get_current_target().backend != "cuda":
+        return {"num_warps": NUM_WARPS}
+    # Left to itself ptxas spills a few registers where that lets one more program onto a multiprocessor.
+    return {"num_warps": NUM_WARPS, "maxnreg": MAX_REGISTERS}
 
 
 def stride_of(values: Tensor) -> int:
@@ -115,11 +127,12 @@ def shrink(x, largest, level):
 def project_rows_l1(x, epsilon):
     """Rows of ``x`` (R, C) on the l1-balls of radius ``epsilon`` (R,), exactly, by Michelot's iteration.
 
-    (Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n", 1986.) With d
-    the distance of a magnitude below the largest, the kept entries are those with d < level and level = (epsilon + sum of
-    their d) / their count. It starts at min(epsilon, largest), which no level exceeds, so that no kept entry is missing.
-    Each round takes the entries below the level and lowers the level to theirs. Levels never rise, so the sets are
-    nested and equal counts mean equal sets: it ends, after at most C rounds, at the exact set.
+    (Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n", 1986.)
+    With d the distance of a magnitude below the largest, the kept entries are those with d < level and level =
+    (epsilon + sum of their d) / their count. The level of a set that holds all kept entries, and others, is no lower
+    than theirs. The first set, d < min(epsilon, largest), holds them all, since the level exceeds neither; each round
+    takes the entries below the level and lowers the level to theirs. So the sets are nested and equal counts mean
+    equal sets: it ends, after at most C + 1 rounds, at the exact set.
 
     Error: the terms of the sum are not negative, so with a summation depth of k a level is off by (k + 2) · 2^-24 of
     itself and an entry by (k + 4) · 2^-24 of the largest entry that remains. One wrongly kept or left is within that.
@@ -159,10 +172,16 @@ def project_rows(x, size, epsilon, NORM: tl.constexpr):
 def left_of(start, end, BLOCK: tl.constexpr):
     """How many entries of the block at ``start`` lie before ``end``.
 
-    A sentence may lie beyond the first 2^31 entries, a block is small. So the place of a block is a 64-bit scalar, and what
-    every entry needs, its place in the block and this bound, is 32-bit: registers enough not to spill.
+    A sentence may lie beyond the first 2^31 entries, a block is small. So the place of a block is a 64-bit scalar,
+    and what every entry needs, its place in the block and this bound, is 32-bit: registers enough not to spill.
     """
     return tl.minimum(end - start, BLOCK).to(tl.int32)
+
+
+@triton.jit
+def by_lanes(x):
+    """A block as (BLOCK / LANES, LANES). Reductions over a thread's own neighbours leave it fewer sums to hold."""
+    return tl.reshape(x, (x.shape[0] // LANES, LANES))
 
 
 @triton.jit
@@ -192,8 +211,8 @@ def sentence_size(
 ):
     """Largest magnitude as bits, a power of two, and the sentence's norm times that power.
 
-    One pass: the power is 1 unless squares could leave float32's range, which takes a second. Of NORM "linf" the norm is
-    the largest magnitude.
+    One pass: the power is 1 unless squares could leave float32's range, which takes a second. Of NORM "linf" the norm
+    is the largest magnitude.
     """
     columns = tl.arange(0, BLOCK)
     power = 1.0
@@ -201,16 +220,17 @@ def sentence_size(
     size = 0.0
     is_done = False
     while not is_done:
-        bits = tl.zeros((BLOCK,), tl.int32)
-        total = tl.zeros((BLOCK,), tl.float32)
+        bits = tl.zeros((BLOCK // LANES,), tl.int32)
+        total = tl.zeros((BLOCK // LANES,), tl.float32)
         for start in range(begin, end, BLOCK):
             # Masked entries take a step from zero with gradient zero.
             x = moved(x_ptr + start, grad_ptr + start, columns, left_of(start, end, BLOCK), scale, coefficient, STEP)
-            bits = tl.maximum(bits, magnitude_bits(x))
+            bits = tl.maximum(bits, tl.max(by_lanes(magnitude_bits(x)), 1))
             if NORM == "l2":
-                total += (x * power) * (x * power)
+                x *= power
+                total += tl.sum(by_lanes(x * x), 1)
             elif NORM == "l1":
-                total += tl.abs(x) * power
+                total += tl.sum(by_lanes(tl.abs(x) * power), 1)
         largest = tl.max(bits, 0)
         if NORM == "linf":
             power = exact_scale(largest)
@@ -238,15 +258,15 @@ def sentence_level(
     count = tl.full((), -1, tl.int32)
     has_changed = True
     while has_changed:
-        num_kept = tl.zeros((BLOCK,), tl.int32)
-        total = tl.zeros((BLOCK,), tl.float32)
+        num_kept = tl.zeros((BLOCK // LANES,), tl.int32)
+        total = tl.zeros((BLOCK // LANES,), tl.float32)
         for start in range(begin, end, BLOCK):
             num_left = left_of(start, end, BLOCK)
             x = moved(x_ptr + start, grad_ptr + start, columns, num_left, scale, coefficient, STEP)
             below = largest - tl.abs(x)
             is_kept = (below < level) & (columns < num_left)
-            num_kept += is_kept.to(tl.int32)
-            total += tl.where(is_kept, below, 0.0)
+            num_kept += tl.sum(by_lanes(is_kept.to(tl.int32)), 1)
+            total += tl.sum(by_lanes(tl.where(is_kept, below, 0.0)), 1)
         new_count = tl.sum(num_kept, 0)
         level = tl.minimum(level, tl.div_rn(epsilon + tl.sum(total, 0), tl.maximum(new_count, 1).to(tl.float32)))
         has_changed = new_count != count
@@ -280,9 +300,7 @@ def sentence_ball(
         else:
             first = bits.to(tl.float32, bitcast=True)
             if is_outside:
-                second = sentence_level(
-                    x_ptr, grad_ptr, scale, coefficient, epsilon, first, begin, end, STEP, BLOCK
-                )
+                second = sentence_level(x_ptr, grad_ptr, scale, coefficient, epsilon, first, begin, end, STEP, BLOCK)
     return is_outside, first, second
 
 

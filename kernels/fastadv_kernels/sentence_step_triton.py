@@ -1,7 +1,8 @@
 """Triton forms of the sentence-level steps (``sentence_step.py`` has the formulas): a program a sentence.
 
-A sentence is one flat range of entries. Its gradient is read for its size, and again, from a cache, for the step; so are
-gradient and perturbation for the norm of what is projected: from memory each is read once, and the result written once.
+A sentence is one flat range of entries. Its gradient is read for its size, and again, from a cache, for the step; so
+are gradient and perturbation for the norm of what is projected: from memory each is read once, and the result written
+once.
 """
 
 from typing import Optional
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from .segment_triton import (
     INFINITY_BITS,
-    NUM_WARPS,
     SENTENCE_BLOCK,
     alignment,
     left_of,
@@ -21,6 +21,7 @@ from .segment_triton import (
     on_ball,
     on_device_of,
     sentence_ball,
+    sentence_options,
     sentence_size,
     stride_of,
     take_step,
@@ -143,9 +144,7 @@ def pair_kernel(
 
 
 @triton.jit(do_not_specialize=["num_units"])
-def mix_kernel(
-    pgd_ptr, fgsm_ptr, out_ptr, rho, one_minus_rho, num_units, ALIGNMENT: tl.constexpr, BLOCK: tl.constexpr
-):
+def mix_kernel(pgd_ptr, fgsm_ptr, out_ptr, rho, one_minus_rho, num_units, ALIGNMENT: tl.constexpr, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < num_units.to(tl.int64) * ALIGNMENT
     pgd = tl.load(pgd_ptr + offsets, mask=mask).to(tl.float32)
@@ -183,7 +182,7 @@ def _launch_step(
             NORM="linf" if step == "sign" and epsilon is None else norm,
             STEP=step,
             BLOCK=SENTENCE_BLOCK,
-            num_warps=NUM_WARPS,
+            **sentence_options(),
         )
     return out
 
@@ -236,7 +235,7 @@ def launch_pair(
             ALIGNMENT=alignment(embedding_size),
             NORM=norm,
             BLOCK=SENTENCE_BLOCK,
-            num_warps=NUM_WARPS,
+            **sentence_options(),
         )
     return out_pgd, out_fgsm
 

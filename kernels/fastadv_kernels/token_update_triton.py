@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .segment_triton import (
     INFINITY_BITS,
-    NUM_WARPS,
     alignment,
     ascend_rows,
     magnitude_bits,
@@ -21,6 +20,7 @@ from .segment_triton import (
     project_rows,
     row_bits,
     row_size,
+    sentence_options,
     stride_of,
 )
 
@@ -53,37 +53,36 @@ def token_update_kernel(
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     in_row = columns[None, :] < embedding_size
+    # 64 bits for a tile's place, 32 for an entry's place in the tile: see left_of.
+    in_tile = rows[:, None] * embedding_size + columns[None, :]
 
     # Bits of the largest gradient entry and of the largest size of a token, by rows of the tiles.
     worst = tl.zeros((ROWS,), tl.int32)
     largest = tl.zeros((ROWS,), tl.int32)
     for start in range(first, last, ROWS):
-        tokens = start + rows
-        mask = (tokens < last)[:, None] & in_row
-        offsets = tokens.to(tl.int64)[:, None] * embedding_size + columns[None, :]
-        grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        mask = (rows < last - start)[:, None] & in_row
+        tile = start.to(tl.int64) * embedding_size
+        grad = tl.load(grad_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
         bits = row_bits(grad)
         worst = tl.maximum(worst, bits)
         if SCALING != "none":
-            v = tl.load(eta_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+            v = tl.load(eta_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
             if SCALING == "after":
                 v = ascend_rows(v, grad, bits, step_size, NORM)
             largest = tl.maximum(largest, magnitude_bits(row_size(v, NORM)))
 
     if tl.max(worst, 0) >= INFINITY_BITS:
         for start in range(first, last, ROWS):
-            tokens = start + rows
-            mask = (tokens < last)[:, None] & in_row
-            offsets = tokens.to(tl.int64)[:, None] * embedding_size + columns[None, :]
-            tl.store(out_ptr + offsets, tl.load(eta_ptr + offsets, mask=mask), mask=mask)
+            mask = (rows < last - start)[:, None] & in_row
+            tile = start.to(tl.int64) * embedding_size
+            tl.store(out_ptr + tile + in_tile, tl.load(eta_ptr + tile + in_tile, mask=mask), mask=mask)
     else:
         largest_size = tl.max(largest, 0).to(tl.float32, bitcast=True)
         for start in range(first, last, ROWS):
-            tokens = start + rows
-            mask = (tokens < last)[:, None] & in_row
-            offsets = tokens.to(tl.int64)[:, None] * embedding_size + columns[None, :]
-            eta = tl.load(eta_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-            grad = tl.load(grad_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+            mask = (rows < last - start)[:, None] & in_row
+            tile = start.to(tl.int64) * embedding_size
+            eta = tl.load(eta_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
+            grad = tl.load(grad_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
             u = ascend_rows(eta, grad, row_bits(grad), step_size, NORM)
             size = tl.zeros((ROWS,), tl.float32)
             if SCALING == "after" or NORM == "l2":
@@ -99,7 +98,7 @@ def token_update_kernel(
             if epsilon_ptr is not None:
                 epsilon = tl.load(epsilon_ptr + sentence * epsilon_stride)
                 u = project_rows(u, size, tl.zeros((ROWS,), tl.float32) + epsilon, NORM)
-            tl.store(out_ptr + offsets, u.to(out_ptr.dtype.element_ty), mask=mask)
+            tl.store(out_ptr + tile + in_tile, u.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def launch(
@@ -134,6 +133,6 @@ def launch(
             SCALING=scaling,
             ROWS=max(1, TILE_SIZE // columns),
             COLUMNS=columns,
-            num_warps=NUM_WARPS,
+            **sentence_options(),
         )
     return out

@@ -1,4 +1,4 @@
-"""Triton's steps and projections in its interpreter: error beside the references', laws, bad gradients, poisoned memory."""
+"""Triton's steps and projections in its interpreter: error beside the references', laws, bad gradients."""
 
 import itertools
 

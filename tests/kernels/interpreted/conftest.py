@@ -1,7 +1,7 @@
 """Triton's interpreter, made to round to bfloat16 as a GPU does.
 
-The check_* files here run in a process of their own, started by test_triton_interpreted.py: TRITON_INTERPRET holds for a
-process, and must be set before the kernels are imported.
+The check_* files here run in a process of their own, started by test_triton_interpreted.py: TRITON_INTERPRET holds
+for a process, and must be set before the kernels are imported.
 """
 
 import os
