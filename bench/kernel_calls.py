@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
+import fastadv_kernels
 from fastadv_kernels.project import project_reference
 from fastadv_kernels.sentence_step import sentence_step_reference, sign_step_reference
 from fastadv_kernels.token_update import SCALINGS, token_update_reference
 
 NORMS = ("linf", "l2", "l1")
-RADII = {"linf": 0.5, "l2": 5.0, "l1": 40.0}
-"""radii that some of the random sentences and tokens below leave and some do not"""
 
 
 @dataclass(frozen=True)
@@ -49,38 +48,55 @@ class Call:
 
     op: str
     label: str
-    launch: Callable
-    """takes ``arguments``, gives a tensor or several"""
+    launcher: str
+    """as ``library.define_op`` takes it: "module:function" of fastadv_kernels"""
     arguments: tuple[Any, ...]
+    """the launcher's"""
     reference: Callable
-    """takes ``arguments`` as they are, in float64 or on another device, and gives the same"""
+    """takes ``arguments`` as they are, or in float64, and gives what the launcher gives"""
     num_bytes: int = 0
     """what must be read and written, each once; 0 where bytes are not the limit"""
     num_flops: int = 0
     """what must be multiplied and added; 0 where it is not the limit"""
+    public: Optional[Callable] = None
+    """takes a backend and runs the public function on the same; None where that is called as the launcher is"""
+    is_in_place: bool = False
+    """whether the result is the first argument"""
 
+    def run(self) -> Any:
+        """Launches. Triton is imported here and not before."""
+        module, _, function = self.launcher.partition(":")
+        result = getattr(import_module(f"fastadv_kernels.{module}"), function)(*self.arguments)
+        return self.arguments[0] if self.is_in_place else result
 
-def launcher(name: str) -> Callable:
-    """The function "module:function" of fastadv_kernels. Triton is imported when it is called."""
-    module, _, function = name.partition(":")
-    return lambda *arguments: getattr(import_module(f"fastadv_kernels.{module}"), function)(*arguments)
+    def run_public(self, backend: str) -> Any:
+        """The public function that may launch this."""
+        if self.public is not None:
+            return self.public(backend)
+        return getattr(fastadv_kernels, self.op)(*self.arguments, backend=backend)
 
 
 def on_device(shape: Shape, value: float) -> Tensor:
     return torch.tensor([value], device=shape.device)
 
 
+def norm_of_noise(norm: str, scale: float, num_entries: int) -> float:
+    """About the norm of so many normal entries of that scale. Of balls of this radius some are left and some not."""
+    return scale * {"linf": 3.0, "l2": num_entries**0.5, "l1": 0.8 * num_entries}[norm]
+
+
 def token_update_calls(shape: Shape) -> Iterator[Call]:
     offsets = shape.offsets().to(shape.device)
     eta, grad = (shape.random(int(offsets[-1]), seed, scale) for seed, scale in ((1, 0.02), (2, 1e-3)))
     for norm in NORMS:
+        radius = norm_of_noise(norm, 0.02, shape.embedding_size)
         for scaling in SCALINGS:
-            for epsilon in (on_device(shape, RADII[norm] / 10), None):
+            for epsilon in (on_device(shape, radius), None):
                 yield Call(
                     "token_update",
                     f"{norm} {scaling}{'' if epsilon is not None else ' no ball'}",
-                    launcher("token_update_triton:launch"),
-                    (eta, grad, offsets, on_device(shape, RADII[norm] / 20), epsilon, norm, scaling),
+                    "token_update_triton:launch",
+                    (eta, grad, offsets, on_device(shape, radius / 4), epsilon, norm, scaling),
                     token_update_reference,
                     num_bytes=3 * eta.nbytes,
                 )
@@ -98,8 +114,9 @@ def sentence_calls(op: str, shape: Shape) -> Iterator[Call]:
     offsets = shape.offsets().to(shape.device)
     delta, other, grad = (shape.random(int(offsets[-1]), seed, s) for seed, s in ((1, 0.02), (2, 0.02), (3, 1e-3)))
     for norm in NORMS:
-        step, sign = on_device(shape, RADII[norm] / 2), on_device(shape, 0.01)
-        for epsilon in (on_device(shape, RADII[norm]), None):
+        radius = norm_of_noise(norm, 0.02, shape.length * shape.embedding_size)
+        step, sign = on_device(shape, radius / 4), on_device(shape, 0.01)
+        for epsilon in (on_device(shape, radius), None):
             rest = (epsilon, norm)
             launch, arguments, reference, num_tensors = {
                 "sentence_step": ("launch", (delta, grad, offsets, step, *rest), sentence_step_reference, 3),
@@ -109,7 +126,7 @@ def sentence_calls(op: str, shape: Shape) -> Iterator[Call]:
             yield Call(
                 op,
                 f"{norm}{'' if epsilon is not None else ' no ball'}",
-                launcher(f"sentence_step_triton:{launch}"),
+                f"sentence_step_triton:{launch}",
                 arguments,
                 reference,
                 num_bytes=num_tensors * delta.nbytes,
@@ -122,7 +139,7 @@ def mix_calls(shape: Shape) -> Iterator[Call]:
     yield Call(
         "mix_chains",
         "",
-        launcher("sentence_step_triton:launch_mix"),
+        "sentence_step_triton:launch_mix",
         (pgd, fgsm, 0.3),
         lambda pgd, fgsm, rho: rho * pgd + (1 - rho) * fgsm,
         num_bytes=3 * pgd.nbytes,
@@ -133,12 +150,13 @@ def project_calls(shape: Shape) -> Iterator[Call]:
     offsets = shape.offsets().to(shape.device)
     x = shape.random(int(offsets[-1]), 1, 0.03)
     for norm in NORMS:
-        for label, cu_seqlens, share in (("sentences", offsets, 1.0), ("rows", None, 0.1)):
+        for label, cu_seqlens, length in (("sentences", offsets, shape.length), ("rows", None, 1)):
+            radius = norm_of_noise(norm, 0.03, length * shape.embedding_size)
             yield Call(
                 "project",
                 f"{norm} {label}",
-                launcher("project_triton:launch"),
-                (x, on_device(shape, RADII[norm] * share), norm, cu_seqlens),
+                "project_triton:launch",
+                (x, on_device(shape, radius), norm, cu_seqlens),
                 project_reference,
                 num_bytes=2 * x.nbytes,
             )
@@ -159,16 +177,11 @@ def read_calls(shape: Shape) -> Iterator[Call]:
     yield Call(
         "eta_table_read",
         "",
-        launcher("eta_table_triton:launch_read"),
+        "eta_table_triton:launch_read",
         (table, words),
         lambda table, words: table[words],
         num_bytes=2 * words.shape[0] * table[0].nbytes + words.nbytes,
     )
-
-
-def _write(table, ids, order, starts, eta):
-    launcher("eta_table_triton:launch_write")(table, ids, order, starts, eta)
-    return table
 
 
 def write_reference(table, ids, order, starts, eta):
@@ -178,17 +191,22 @@ def write_reference(table, ids, order, starts, eta):
 
 def write_calls(shape: Shape) -> Iterator[Call]:
     table = shape.random(30522 if shape.device == "cuda" else 50, 1)
-    ordered, order = torch.sort(_words(shape, table.shape[0]), stable=True)
+    words = _words(shape, table.shape[0])
+    ordered, order = torch.sort(words, stable=True)
     ids, counts = torch.unique_consecutive(ordered, return_counts=True)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     eta = shape.random(order.shape[0], 2)
     yield Call(
-        "eta_table_write",
+        "eta_table_write_mean",
         "",
-        _write,
+        "eta_table_triton:launch_write",
         (table, ids.to(shape.device), order.to(shape.device), starts.to(shape.device), eta),
         write_reference,
         num_bytes=eta.nbytes + ids.shape[0] * table[0].nbytes + order.nbytes,
+        public=lambda backend: fastadv_kernels.eta_table_write_mean(
+            table, words.to(shape.device), eta, backend=backend
+        ),
+        is_in_place=True,
     )
 
 
@@ -200,6 +218,6 @@ CALLS: dict[str, Callable[[Shape], Iterator[Call]]] = {
     "mix_chains": mix_calls,
     "project": project_calls,
     "eta_table_read": read_calls,
-    "eta_table_write": write_calls,
+    "eta_table_write_mean": write_calls,
 }
 """op -> its calls at a shape"""

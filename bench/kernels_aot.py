@@ -165,7 +165,7 @@ def compile_op(task: tuple[str, str, torch.dtype]) -> list[Compiled]:
         for size in SIZES:
             for call in CALLS[op](Shape(2, 2, size, dtype)):
                 launched.clear()
-                call.launch(*call.arguments)
+                call.run()
                 for name, kernel in launched:
                     if (name, kernel.hash) not in found:
                         label = f"{call.label} {size} {str(dtype).removeprefix('torch.')}".strip()

@@ -41,13 +41,14 @@ def read_kernel(
     tl.store(out_ptr + tokens[:, None] * embedding_size + columns[None, :], rows, mask=mask)
 
 
-@triton.jit(do_not_specialize=["embedding_units"])
+@triton.jit(do_not_specialize=["vocabulary_size", "embedding_units"])
 def write_kernel(
     table_ptr,
     ids_ptr,
     order_ptr,
     starts_ptr,
     eta_ptr,
+    vocabulary_size,
     embedding_units,
     ALIGNMENT: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -70,6 +71,7 @@ def write_kernel(
             )
     mean = tl.div_rn(total, tl.zeros((COLUMNS,), tl.float32) + (last - first).to(tl.float32))
     row = tl.load(ids_ptr + word).to(tl.int64)
+    mask = mask & (row >= 0) & (row < vocabulary_size)
     tl.store(table_ptr + row * embedding_size + columns, mean.to(table_ptr.dtype.element_ty), mask=mask)
 
 
@@ -113,6 +115,7 @@ def launch_write(table: Tensor, ids: Tensor, order: Tensor, starts: Tensor, eta:
             order.contiguous(),
             starts.contiguous(),
             eta.contiguous(),
+            table.shape[0],
             embedding_size // alignment(embedding_size),
             ALIGNMENT=alignment(embedding_size),
             COLUMNS=WRITE_COLUMNS,

@@ -15,6 +15,7 @@ from .segment_triton import (
     INFINITY_BITS,
     alignment,
     ascend_rows,
+    left_of,
     magnitude_bits,
     on_device_of,
     project_rows,
@@ -47,8 +48,8 @@ def token_update_kernel(
 ):
     sentence = tl.program_id(0)
     embedding_size = embedding_units * ALIGNMENT
-    first = tl.load(cu_seqlens_ptr + sentence)
-    last = tl.load(cu_seqlens_ptr + sentence + 1)
+    first = tl.load(cu_seqlens_ptr + sentence).to(tl.int64)
+    last = tl.load(cu_seqlens_ptr + sentence + 1).to(tl.int64)
     step_size = tl.load(step_size_ptr + sentence * step_stride)
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -60,8 +61,8 @@ def token_update_kernel(
     worst = tl.zeros((ROWS,), tl.int32)
     largest = tl.zeros((ROWS,), tl.int32)
     for start in range(first, last, ROWS):
-        mask = (rows < last - start)[:, None] & in_row
-        tile = start.to(tl.int64) * embedding_size
+        mask = (rows < left_of(start, last, ROWS))[:, None] & in_row
+        tile = start * embedding_size
         grad = tl.load(grad_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
         bits = row_bits(grad)
         worst = tl.maximum(worst, bits)
@@ -73,14 +74,14 @@ def token_update_kernel(
 
     if tl.max(worst, 0) >= INFINITY_BITS:
         for start in range(first, last, ROWS):
-            mask = (rows < last - start)[:, None] & in_row
-            tile = start.to(tl.int64) * embedding_size
+            mask = (rows < left_of(start, last, ROWS))[:, None] & in_row
+            tile = start * embedding_size
             tl.store(out_ptr + tile + in_tile, tl.load(eta_ptr + tile + in_tile, mask=mask), mask=mask)
     else:
         largest_size = tl.max(largest, 0).to(tl.float32, bitcast=True)
         for start in range(first, last, ROWS):
-            mask = (rows < last - start)[:, None] & in_row
-            tile = start.to(tl.int64) * embedding_size
+            mask = (rows < left_of(start, last, ROWS))[:, None] & in_row
+            tile = start * embedding_size
             eta = tl.load(eta_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
             grad = tl.load(grad_ptr + tile + in_tile, mask=mask, other=0.0).to(tl.float32)
             u = ascend_rows(eta, grad, row_bits(grad), step_size, NORM)

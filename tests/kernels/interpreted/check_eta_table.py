@@ -49,6 +49,12 @@ def test_writes_are_the_references_to_the_bit_and_other_words_keep_theirs(dtype,
     assert torch.equal(strided[4], expected[4]) and (both[:, 1::2] == 0).all()
 
 
+def test_an_id_outside_the_table_writes_nowhere():
+    table, eta = torch.zeros(13, 5), torch.ones(3, 5)
+    launch_write(table[2:9], torch.tensor([-1, 0, 7]), torch.arange(3), torch.arange(4), eta)
+    assert table.sum(dim=1).tolist() == [0, 0, 5] + [0] * 10
+
+
 def test_nothing_to_write_writes_nothing():
     table = torch.randn(13, 5)
     before = table.clone()
