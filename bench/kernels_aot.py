@@ -13,6 +13,7 @@ import argparse
 import multiprocessing
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -173,7 +174,7 @@ def compile_op(task: tuple[str, str, torch.dtype]) -> list[Compiled]:
     return list(found.values())
 
 
-def report(compiled: list[Compiled], elapsed_s: float) -> str:
+def report(compiled: list[Compiled], elapsed_s: float, cpu_s: float) -> str:
     """A line an op and target, the faults, and the whole."""
     groups = defaultdict(list)
     for kernel in compiled:
@@ -184,7 +185,8 @@ def report(compiled: list[Compiled], elapsed_s: float) -> str:
         lines.append(f"{op:16} {target:8} {len(kernels):7} {registers:>10} {max(k.shared_bytes for k in kernels):13}")
     faulty = [kernel for kernel in compiled if kernel.fault()]
     lines += [f"{k.op} {k.target} {k.kernel} [{k.label}]: {k.fault()}" for k in faulty]
-    lines.append(f"{len(compiled)} kernels, {len(faulty)} faulty, {elapsed_s:.0f} s, triton {triton.__version__}")
+    time_taken = f"{elapsed_s:.0f} s ({cpu_s:.0f} s of CPU)"
+    lines.append(f"{len(compiled)} kernels, {len(faulty)} faulty, {time_taken}, triton {triton.__version__}")
     return "\n".join(lines)
 
 
@@ -199,7 +201,9 @@ def main() -> None:
     # Torch's and LLVM's state of a forked process is not to be trusted.
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         compiled = [kernel for kernels in pool.imap_unordered(compile_op, tasks) for kernel in kernels]
-    print(report(compiled, time.perf_counter() - start))
+        pool.close()
+        pool.join()
+    print(report(compiled, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime))
     sys.exit(any(kernel.fault() for kernel in compiled))
 
 

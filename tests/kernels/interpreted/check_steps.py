@@ -85,15 +85,15 @@ def assert_within_twice_the_references_error(result, reference, arguments, dtype
 def test_error_is_the_references_at_most_twice(packed, name, norm):
     launch, reference = {**STEPS, **PROJECTIONS}[name]
     factors = (None, 0.0, 0.2, 1.0, 100.0) if name in STEPS else (0.0, 0.2, 1.0, 100.0)
-    combinations = itertools.cycle(itertools.product(SIZES, DTYPES))
-    for factor in factors:
-        for size, dtype in itertools.islice(combinations, 2):
-            cu_seqlens, x, grad = packed(LENGTHS, size, dtype=dtype, scale=0.3)
-            x[2:9] = 0
-            grad[3] = 0
-            epsilon = None if factor is None else number(factor * RADII[norm])
-            arguments = (x, grad, cu_seqlens, number(0.3), epsilon, norm)
-            assert_within_twice_the_references_error(launch(*arguments), reference, arguments, dtype)
+    # Not every radius with every size and dtype, but each of them with each norm.
+    combinations = itertools.cycle(itertools.product(DTYPES, SIZES))
+    for factor, (dtype, size) in zip((*factors, 0.2), combinations):
+        cu_seqlens, x, grad = packed(LENGTHS, size, dtype=dtype, scale=0.3)
+        x[2:9] = 0
+        grad[3] = 0
+        epsilon = None if factor is None else number(factor * RADII[norm])
+        arguments = (x, grad, cu_seqlens, number(0.3), epsilon, norm)
+        assert_within_twice_the_references_error(launch(*arguments), reference, arguments, dtype)
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 17, 384])
@@ -175,7 +175,8 @@ def test_order_company_and_powers_of_two_never_matter(packed, name, norm):
     cu_seqlens, x, grad = packed(LENGTHS, 33, dtype=torch.float32)
     rest = (number(0.3), number(RADII[norm]), norm)
     together = launch(x, grad, cu_seqlens, *rest)
-    for exponent in (-80, -40, 14, 60):
+    # Steps of one size, whether their squares stay in float32's range or not.
+    for exponent in (-80, 60):
         assert torch.equal(launch(x, grad * 2.0**exponent, cu_seqlens, *rest), together)
     turned = torch.tensor([0, *LENGTHS[1:], LENGTHS[0]]).cumsum(0).to(torch.int32)
     assert torch.equal(launch(x.roll(-1, 0), grad.roll(-1, 0), turned, *rest), together.roll(-1, 0))
