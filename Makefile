@@ -4,6 +4,7 @@
 # make test-transformers
 #                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
 #                   that depend on it
+# make kernels-aot  sets up .venv and compiles every Triton kernel for GPUs that need not be there
 #
 # PYTHON      the interpreter that makes .venv (3.10 or later)
 # TORCH_SPEC  what pip installs where a venv has no torch yet, for instance
@@ -27,7 +28,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-transformers test-one-major lint clean
+.PHONY: help venv quickstart test test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -74,6 +75,10 @@ test-one-major: venv
 	sys.exit(not transformers.__version__.startswith('$(TRANSFORMERS).') and 'not transformers $(TRANSFORMERS)')"
 	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py \
 		-n $(TEST_PROCESSES) --dist loadfile
+
+# Two minutes and a half of work for each of two processes. Triton's cache makes a second run short.
+kernels-aot: venv
+	PYTHONPATH=.:kernels $(BIN)/python -m bench.kernels_aot
 
 lint: venv
 	$(BIN)/ruff check .
