@@ -7,7 +7,6 @@ The formulas are those of ``info_nce``; its docstring says where they come from.
 
 import math
 
-import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
