@@ -48,7 +48,8 @@ def scale_kernel(
     # Not `square > 0`, which would give a row with a NaN the inverse 0.
     inverse_norm = tl.where(square == 0, 0.0, 1 / tl.sqrt(tl.where(square == 0, 1.0, square)))
     tl.store(inverse_norm_ptr + program, inverse_norm)
-    tl.store(scale_ptr + program, scale)
+    # By a vector of zeros the derivative is defined to be 0.
+    tl.store(scale_ptr + program, tl.where(square == 0, 0.0, scale))
 
 
 @triton.jit(do_not_specialize=["row_offset", "num_rows", "padded_keys"])
@@ -173,7 +174,7 @@ def finish_kernel(
         )
         along += total * tl.load(vector_ptr + column, mask=column < padded_size, other=0).to(tl.float32)
     along_row = tl.sum(along, axis=0) * inverse_norm * inverse_norm
-    factor = tl.load(scale_ptr + padded) * inverse_temperature
+    scale = tl.load(scale_ptr + padded)
     for start in range(0, padded_size, BLOCK):
         column = start + columns
         total = with_positives(
@@ -193,5 +194,6 @@ def finish_kernel(
             ROLE,
         )
         x = tl.load(vector_ptr + column, mask=column < padded_size, other=0).to(tl.float32)
-        grad = (total - x * along_row) * factor
+        # In this order it leaves float32's range only where the derivative does.
+        grad = (total - x * along_row) * inverse_temperature * scale
         tl.store(out_ptr + program * size + column, grad.to(out_ptr.dtype.element_ty), mask=column < size)
