@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from . import info_nce_ops
 from .backend import resolve
 from .direction import direction_reference
 
@@ -36,15 +37,15 @@ def safe_logsumexp(logits: Tensor, present: Tensor) -> Tensor:
 def info_nce_reference(
     query: Tensor,
     keys: Tensor,
-    temperature: float,
-    row_offset: int,
+    hard_negatives: Optional[Tensor],
     query_ids: Optional[Tensor],
     key_ids: Optional[Tensor],
+    hard_negative_ids: Optional[Tensor],
+    temperature: float,
+    row_offset: int,
     multi_positive: str,
-    hard_negatives: Optional[Tensor],
     hard_negative_weight: float,
-    own_hard_negative_weight: float = 1.0,
-    hard_negative_ids: Optional[Tensor] = None,
+    own_hard_negative_weight: float,
 ) -> Tensor:
     """Loss of each row, (N,). Shapes as in ``info_nce``, keys (S, M, D)."""
     num_rows, num_sets, num_keys = query.shape[0], keys.shape[0], keys.shape[1]
@@ -83,6 +84,33 @@ def info_nce_reference(
     return torch.where(present.any(dim=2).all(dim=1), loss, 0)
 
 
+def check_tensors(query, keys, query_ids, key_ids, hard_negatives, hard_negative_ids, row_weight):
+    """Raises ValueError, in one line, for a tensor whose shape, dtype or device does not fit the others."""
+    if query.ndim != 2:
+        raise ValueError(f"info_nce: query is {tuple(query.shape)}; allowed: (N, D)")
+    rows, size = query.shape
+    if keys.ndim != 3 or keys.shape[2] != size:
+        raise ValueError(f"info_nce: keys is {tuple(keys.shape)}; allowed: (S, M, {size}) or (M, {size})")
+    if hard_negatives is not None and (hard_negatives.ndim != 2 or hard_negatives.shape[1] != size):
+        raise ValueError(f"info_nce: hard_negatives is {tuple(hard_negatives.shape)}; allowed: (H, {size})")
+    num_hard = None if hard_negatives is None else hard_negatives.shape[0]
+    vectors = {"query": query, "keys": keys, "hard_negatives": hard_negatives}
+    ids = {
+        "query_ids": (query_ids, rows),
+        "key_ids": (key_ids, keys.shape[1]),
+        "hard_negative_ids": (hard_negative_ids, num_hard),
+    }
+    for name, (value, length) in {**ids, "row_weight": (row_weight, rows)}.items():
+        if value is not None and length is not None and value.shape != (length,):
+            raise ValueError(f"info_nce: {name} is {tuple(value.shape)}; allowed: ({length},)")
+    for name, value in {**vectors, **{name: value for name, (value, _) in ids.items()}}.items():
+        if value is not None and value.is_floating_point() != (name in vectors):
+            allowed = "a floating-point dtype" if name in vectors else "an integer dtype"
+            raise ValueError(f"info_nce: {name} is {value.dtype}; allowed: {allowed}")
+        if value is not None and value.device != query.device:
+            raise ValueError(f"info_nce: {name} is on {value.device}; allowed: {query.device}, as query")
+
+
 def check_arguments(
     query,
     keys,
@@ -95,9 +123,11 @@ def check_arguments(
     hard_negative_weight,
     own_hard_negative_weight,
     hard_negative_ids,
+    row_weight,
     reduction,
 ):
     """Raises ValueError, in one line, for anything ``info_nce`` cannot mean."""
+    check_tensors(query, keys, query_ids, key_ids, hard_negatives, hard_negative_ids, row_weight)
     if multi_positive not in MULTI_POSITIVE:
         raise ValueError(f"multi_positive is {multi_positive!r}; allowed: {', '.join(MULTI_POSITIVE)}")
     if reduction not in REDUCTIONS:
@@ -120,6 +150,18 @@ def check_arguments(
         raise ValueError(
             f"row_offset {row_offset} with {query.shape[0]} rows; allowed: at most {keys.shape[1]} together"
         )
+
+
+def row_factors(query: Tensor, row_weight: Optional[Tensor], reduction: str) -> Tensor:
+    """What the rows' losses are multiplied by before they are added up, (N,) float32."""
+    if row_weight is None:
+        factor = 1.0 if reduction == "sum" else 1 / max(1, query.shape[0])
+        return query.new_full((query.shape[0],), factor, dtype=torch.float32)
+    row_weight = row_weight.float()
+    if reduction == "sum":
+        return row_weight
+    total = row_weight.sum()
+    return row_weight / torch.where(total != 0, total, 1)
 
 
 def info_nce(
@@ -173,22 +215,17 @@ def info_nce(
         hard_negative_weight,
         own_hard_negative_weight,
         hard_negative_ids,
+        row_weight,
         reduction,
     )
-    resolve("info_nce", query, backend)
-    loss = info_nce_reference(
-        query,
-        keys,
-        temperature,
-        row_offset,
-        query_ids,
-        key_ids,
-        multi_positive,
-        hard_negatives,
-        hard_negative_weight,
-        own_hard_negative_weight,
-        hard_negative_ids,
-    )
+    floats = (query, keys) if hard_negatives is None else (query, keys, hard_negatives)
+    chosen = resolve("info_nce", floats, backend)
+    ids = [None if i is None else i.to(torch.int64) for i in (query_ids, key_ids, hard_negative_ids)]
+    options = float(temperature), row_offset, multi_positive, float(hard_negative_weight)
+    inputs = query, keys, hard_negatives, *ids, *options, float(own_hard_negative_weight)
+    if chosen == "native" and reduction != "none" and torch.is_grad_enabled() and any(x.requires_grad for x in floats):
+        return info_nce_ops.total(row_factors(query, row_weight, reduction), *inputs)
+    loss = info_nce_reference(*inputs) if chosen == "reference" else info_nce_ops.rows(chosen, *inputs)
     if row_weight is not None:
         row_weight = row_weight.to(loss.dtype)
         loss = loss * row_weight

@@ -1,0 +1,321 @@
+"""The CPU's blocked form of InfoNCE: which path ran, its error beside the reference's, its memory, torch.compile."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastadv_kernels import info_nce, info_nce_blocked
+
+COMBINATIONS = ("sum", "mean", "separate")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Calls(TorchDispatchMode):
+    """The package's ops that are called, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "fastadv":
+            self.names.append(func._schema.name.removeprefix("fastadv::"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Fresh memory holds NaN, so that an element nobody writes fails the test."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.isnan(torch.empty(3)).all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that a few rows make several, the last of them ragged."""
+    monkeypatch.setattr(info_nce_blocked, "ROWS", 4)
+    monkeypatch.setattr(info_nce_blocked, "COLUMNS", 5)
+
+
+def make_case(num_rows=11, num_keys=17, num_sets=2, size=7, num_hard=0, has_ids=False, seed=0, **options):
+    """Vectors and options; a query and a key of zeros among them, a row and its own key nearly parallel."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    row_offset = min(3, num_keys - num_rows)
+    query, keys = randn(num_rows, size), randn(num_sets, num_keys, size)
+    keys[:, row_offset] = query[0] + 0.1 * randn(num_sets, size)
+    if num_rows > 2:
+        query[1] = 0
+        keys[0, -1] = 0
+    vectors = [query, keys] + ([randn(num_hard, size)] if num_hard else [])
+    options = {"temperature": 0.05, "row_offset": row_offset, **options}
+    if num_hard:
+        options["hard_negative_weight"] = 1.7
+        if num_hard == num_keys:
+            options["own_hard_negative_weight"] = 0.4
+    if has_ids:
+
+        def ids(length):
+            return torch.randint(6, (length,), generator=generator)
+
+        options.update(query_ids=ids(num_rows), key_ids=ids(num_keys))
+        if num_hard:
+            options["hard_negative_ids"] = ids(num_hard)
+    return vectors, options
+
+
+def loss_and_gradients(vectors, options, dtype, computed_in, backend, upstream):
+    """The loss and its gradients by all vectors, these rounded to ``dtype`` and computed in another."""
+    inputs = [x.to(dtype).to(computed_in).requires_grad_() for x in vectors]
+    hard = inputs[2] if len(inputs) == 3 else None
+    loss = info_nce(*inputs[:2], hard_negatives=hard, backend=backend, **options)
+    return [loss.detach(), *torch.autograd.grad(loss, inputs, upstream.to(loss.dtype).expand_as(loss))]
+
+
+def assert_as_exact_as_torch(vectors, options, dtype, backend="native"):
+    upstream = torch.randn(len(vectors[0]) if options.get("reduction") == "none" else (), dtype=torch.float64)
+    exact = loss_and_gradients(vectors, options, dtype, torch.float64, "reference", upstream)
+    plain = loss_and_gradients(vectors, options, dtype, dtype, "reference", upstream)
+    ours = loss_and_gradients(vectors, options, dtype, dtype, backend, upstream)
+    # The floor: a logit of size 1 / temperature rounds to that many units, and what hangs on it with it.
+    floor = torch.finfo(torch.float32).eps * (4 + 1 / options["temperature"])
+    for value, other, expected in zip(ours, plain, exact, strict=True):
+        assert value.dtype == other.dtype and value.shape == other.shape
+        allowed = 2 * (other.double() - expected).norm() + floor * (expected.norm() + 1e-6)
+        if value.dtype != torch.float32:
+            allowed += torch.finfo(value.dtype).tiny * math.sqrt(value.numel())
+        assert (value.double() - expected).norm() <= allowed
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("multi_positive", COMBINATIONS)
+@pytest.mark.parametrize("has_ids", [False, True])
+@pytest.mark.parametrize("num_hard", [0, 3, 17])
+def test_error_is_the_references_at_most_twice(
+    small_blocks, poisoned_memory, reduction, multi_positive, has_ids, num_hard
+):
+    options = {"multi_positive": multi_positive, "reduction": reduction, "row_weight": torch.rand(11)}
+    vectors, options = make_case(has_ids=has_ids, num_hard=num_hard, **options)
+    for dtype in DTYPES:
+        assert_as_exact_as_torch(vectors, options, dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("num_keys", [1024, 1025])
+def test_whole_blocks_and_one_more(reduction, num_keys):
+    vectors, options = make_case(513, num_keys, 1, 33, has_ids=True, reduction=reduction)
+    assert_as_exact_as_torch(vectors, options, torch.float32)
+
+
+@given(
+    num_rows=st.integers(1, 9),
+    more_keys=st.integers(0, 9),
+    num_sets=st.integers(1, 3),
+    size=st.sampled_from([1, 2, 7, 16, 33]),
+    temperature=st.sampled_from([0.01, 0.05, 1.0]),
+    multi_positive=st.sampled_from(COMBINATIONS),
+    reduction=st.sampled_from(["none", "mean", "sum"]),
+    num_hard=st.integers(0, 4),
+    has_ids=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape_and_option(num_rows, more_keys, num_sets, size, num_hard, has_ids, seed, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(info_nce_blocked, "ROWS", 4)
+        patch.setattr(info_nce_blocked, "COLUMNS", 5)
+        vectors, options = make_case(num_rows, num_rows + more_keys, num_sets, size, num_hard, has_ids, seed, **options)
+        assert_as_exact_as_torch(vectors, options, torch.float32)
+
+
+def test_which_path_runs():
+    vectors, options = make_case()
+    query, keys = (x.float().requires_grad_() for x in vectors)
+
+    def called(**changes):
+        with Calls() as calls:
+            loss = info_nce(query, keys, **{**options, **changes})
+            if loss.requires_grad:
+                loss.sum().backward()
+        return calls.names
+
+    assert called() == ["info_nce_total", "info_nce_total_backward"]
+    assert called(backend="native") == ["info_nce_total", "info_nce_total_backward"]
+    assert called(reduction="none") == ["info_nce", "info_nce_backward"]
+    with torch.no_grad():
+        assert called() == ["info_nce"]
+    assert called(backend="reference") == []
+    query, keys = (x.double().requires_grad_() for x in (query.detach(), keys.detach()))
+    assert called() == []
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_only_the_gradients_asked_for_are_computed(monkeypatch, needed, reduction):
+    vectors, options = make_case(num_hard=4, reduction=reduction)
+    inputs = [x.float().requires_grad_(number in needed) for number, x in enumerate(vectors)]
+    products = []
+    addmm = torch.Tensor.addmm_
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda *args, **kw: products.append(1) or addmm(*args, **kw))
+    loss = info_nce(*inputs[:2], hard_negatives=inputs[2], **options)
+    grads = torch.autograd.grad(loss.sum(), [inputs[number] for number in needed])
+    # Three tiles: two key sets and the hard negatives. Query needs all, keys theirs.
+    assert len(products) == sum({0: 3, 1: 2, 2: 1}[number] for number in needed)
+    all_inputs = [x.detach().requires_grad_() for x in inputs]
+    loss = info_nce(*all_inputs[:2], hard_negatives=all_inputs[2], backend="reference", **options)
+    expected = torch.autograd.grad(loss.sum(), all_inputs)
+    for number, grad in zip(needed, grads, strict=True):
+        torch.testing.assert_close(grad, expected[number], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_the_weights_of_rows_have_a_gradient(reduction):
+    vectors, options = make_case(reduction=reduction)
+    query, keys = (x.float().requires_grad_() for x in vectors)
+    weight = torch.rand(11, requires_grad=True)
+    upstream = torch.randn(11 if reduction == "none" else ())
+    slopes = [
+        torch.autograd.grad(info_nce(query, keys, row_weight=weight, backend=b, **options), weight, upstream)[0]
+        for b in ("native", "reference")
+    ]
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_backward_twice_gives_the_same_and_a_second_derivative_raises(reduction):
+    vectors, options = make_case(reduction=reduction)
+    query, keys = (x.float().requires_grad_() for x in vectors)
+    loss = info_nce(query, keys, **options).sum()
+    first = torch.autograd.grad(loss * 3, (query, keys), retain_graph=True)
+    second = torch.autograd.grad(loss * 3, (query, keys), create_graph=True)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with pytest.raises(RuntimeError, match="info_nce: its fast forms have no second derivative; use backend reference"):
+        torch.autograd.grad(second[0].square().sum(), query)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_a_bad_query_spoils_its_own_row_and_the_keys(small_blocks, reduction):
+    vectors, options = make_case(has_ids=True, reduction=reduction)
+    query, keys = (x.float().requires_grad_() for x in vectors)
+    clean = torch.autograd.grad(info_nce(query, keys, **options).sum(), (query, keys))
+    losses = info_nce(query, keys, **{**options, "reduction": "none"})
+    with torch.no_grad():
+        query[5, 2] = math.nan
+    others = torch.arange(11) != 5
+    spoilt = info_nce(query, keys, **{**options, "reduction": "none"})
+    assert torch.isnan(spoilt[5]) and torch.equal(spoilt[others], losses[others])
+    grad_query, grad_keys = torch.autograd.grad(info_nce(query, keys, **options).sum(), (query, keys))
+    assert torch.isnan(grad_query[5]).all() and torch.equal(grad_query[others], clean[0][others])
+    # A product over all rows adds up every key's gradient, as it does in plain torch; a key of zeros has none.
+    is_zero = (keys == 0).all(dim=2)
+    assert torch.isnan(grad_keys[~is_zero]).all() and (grad_keys[is_zero] == 0).all()
+
+
+def test_strided_inputs():
+    vectors, options = make_case(size=14)
+    query, keys = vectors[0].float()[:, ::2], vectors[1].float().transpose(0, 1).contiguous().transpose(0, 1)[..., ::2]
+    for reduction in ("none", "mean"):
+        options["reduction"] = reduction
+        expected = info_nce(query.contiguous(), keys.contiguous(), **options)
+        assert torch.equal(info_nce(query, keys, **options), expected)
+
+
+@pytest.mark.parametrize("num_hard", [0, 5])
+def test_all_ids_equal_leaves_nothing(small_blocks, num_hard):
+    vectors, options = make_case(num_hard=num_hard)
+    options.update(query_ids=torch.zeros(11, dtype=torch.int64), key_ids=torch.zeros(17, dtype=torch.int32))
+    if num_hard:
+        options["hard_negative_ids"] = torch.zeros(num_hard, dtype=torch.int64)
+    inputs = [x.float().requires_grad_() for x in vectors]
+    loss = info_nce(*inputs[:2], hard_negatives=inputs[2] if num_hard else None, **options)
+    assert loss == 0
+    assert all((grad == 0).all() for grad in torch.autograd.grad(loss, inputs))
+
+
+def test_autocast_does_not_reach_the_products():
+    vectors, options = make_case(size=64)
+    query, keys = (x.float() for x in vectors)
+    expected = info_nce(query, keys, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(info_nce(query, keys, **options), expected)
+
+
+def op_arguments(num_hard):
+    vectors, options = make_case(num_hard=num_hard, has_ids=True)
+    query, keys, *hard = (x.float().requires_grad_() for x in vectors)
+    ids = options["query_ids"], options["key_ids"], options.get("hard_negative_ids")
+    return query, keys, hard[0] if hard else None, *ids, 0.05, 3, "separate", 1.7, 1.0
+
+
+@pytest.mark.parametrize("num_hard", [0, 3])
+def test_opcheck(num_hard):
+    arguments = op_arguments(num_hard)
+    query, keys, hard = arguments[:3]
+    needs = True, True, num_hard > 0
+    ops = torch.ops.fastadv
+    detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+    loss, negative = ops.info_nce(*detached)
+    total = ops.info_nce_total(torch.rand(11), *detached, *needs)
+    for op, example in (
+        (ops.info_nce, arguments),
+        (ops.info_nce_total, (torch.rand(11, requires_grad=True), *arguments, *needs)),
+        (ops.info_nce_backward, (torch.rand_like(loss), negative, *detached, *needs)),
+        (ops.info_nce_total_backward, (total[0], *total[2:], *detached[:3])),
+    ):
+        outcome = torch.library.opcheck(op.default, example)
+        assert set(outcome.values()) == {"SUCCESS"}, op
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_compile_takes_the_whole_graph(reduction):
+    vectors, options = make_case(has_ids=True, reduction=reduction)
+    query, keys = (x.float().requires_grad_() for x in vectors)
+
+    def step(query, keys):
+        return info_nce(2 * query, keys, **options).sum() + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(query, keys), step(query, keys))
+    grads = torch.autograd.grad(compiled(query, keys), (query, keys))
+    for grad, expected in zip(grads, torch.autograd.grad(step(query, keys), (query, keys)), strict=True):
+        assert torch.equal(grad, expected)
+
+
+MEMORY = """
+import re, sys, torch
+from pathlib import Path
+from fastadv_kernels import info_nce
+N, D, reduction = 16384, 16, sys.argv[1]
+query, keys = torch.randn(N, D, requires_grad=True), torch.randn(N, D, requires_grad=True)
+info_nce(query[:600], keys[:600], temperature=0.05, reduction=reduction).sum().backward()
+# Not getrusage's, which a process takes over from the one that started it.
+peak = lambda: int(re.search("VmHWM:\\\\s+(\\\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+before = peak()
+info_nce(query, keys, temperature=0.05, reduction=reduction).sum().backward()
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_matrix_of_logits_never_exists(reduction):
+    command = [sys.executable, "-c", MEMORY, reduction]
+    environment = {"PYTHONPATH": str(Path(info_nce_blocked.__file__).parents[1])}
+    environment |= {"OMP_WAIT_POLICY": "PASSIVE", "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    # The matrix has 1 GiB; a block's tiles 32 MiB.
+    assert int(done.stdout) < 128 * 2**20
