@@ -1,11 +1,14 @@
 """How fast the CPU forms of the ops are: ``python -m bench.ops --json ops.json``.
 
-Per op and norm four callables run in turn, so that a slow minute of the machine meets all of them: the reference in plain
-torch (eager), the same through ``torch.compile``, the C++ form (native), and a copy of the same arrays. Bytes are counted
-once an array that is read or written; a form's share is its bytes a second over those of the copy, measured in the same
-turns on the same arrays, results allocated as the op allocates its own; an untimed copy before every timed call leaves the caches alike for all. Results are dropped at
-once, as a training loop does. The least time counts: what is above it on a shared machine is the others' work. A form whose error against float64 is not within twice the float32 reference's own plus one unit in the last place
-of the largest value gets no time: the run stops.
+Per op and norm four callables run in turn, so that a slow minute of the machine meets all of them: the reference in
+plain torch (eager), the same through ``torch.compile``, the C++ form (native), and a copy of the same arrays. Bytes are
+counted once an array that is read or written; a form's share is its bytes a second over those of the copy, which is
+measured in the same turns and allocates its results as the op does. An untimed copy before every timed call leaves the
+caches alike for all, and results are dropped at once. The least time counts: what is above it on a shared machine is
+the work of others.
+
+A form whose error against float64 is not within twice the float32 reference's own plus one unit in the last place of
+the largest value gets no time: the run stops.
 
 The JSON has the layout of pytest-benchmark's (``machine_info``, ``benchmarks`` with ``stats`` in seconds and
 ``extra_info``); ``python -m bench.summary`` makes a table and a picture of it.
@@ -99,9 +102,7 @@ def cases() -> list[Case]:
             )
 
         def pgd(b, backend, norm=norm):
-            return kernels.sentence_step(
-                b.pgd, b.grad, b.cu_seqlens, b.step, b.epsilon[norm], norm, backend=backend
-            )
+            return kernels.sentence_step(b.pgd, b.grad, b.cu_seqlens, b.step, b.epsilon[norm], norm, backend=backend)
 
         def fgsm(b, backend, norm=norm):
             return kernels.sign_step(b.pgd, b.grad, b.cu_seqlens, b.step, b.epsilon[norm], norm, backend=backend)
@@ -276,8 +277,9 @@ def main() -> int:
                 rows.append(row)
                 info, stats = row["extra_info"], row["stats"]
                 print(
-                    f"{case.name:24} {info['backend']:9} {num_threads} thread(s): median {stats['median'] * 1e3:8.3f} ms, "
-                    f"least {stats['min'] * 1e3:8.3f}, {info['gb_per_s']:6.1f} GB/s, {info['share_of_copy']:4.0%} of copy",
+                    f"{case.name:24} {info['backend']:9} {num_threads} thread(s): least {stats['min'] * 1e3:8.3f} ms, "
+                    f"median {stats['median'] * 1e3:8.3f}, {info['gb_per_s']:6.1f} GB/s, "
+                    f"{info['share_of_copy']:4.0%} of copy",
                     flush=True,
                 )
     arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """One table and one picture of a benchmark: ``python -m bench.summary ops.json --table ops.md --figure ops.png``.
 
-Reads JSON as pytest-benchmark writes it, ``python -m bench.ops`` among others. A row of the table is an op at one shape and
-number of threads: the least and the median time of each form, and, where the benchmark took them, the bytes a second and
-the share of a copy's. Without ``--table`` it is printed.
+Reads JSON as pytest-benchmark writes it, ``python -m bench.ops`` among others. A row of the table is an op at one shape
+and number of threads: the least and the median time of each form, and, where the benchmark took them, the bytes a
+second and the share of a copy's. Without ``--table`` it is printed.
 """
 
 import argparse

@@ -48,7 +48,8 @@ def _write_mean_native(table, ids, order, starts, eta):
     op = "eta_table_write_mean"
     (rows,) = packed_arguments(op, None, table=table)
     (eta,) = packed_arguments(op, None, eta=eta)
-    ids, order, starts = (vector(op, n, t, torch.int64) for n, t in (("ids", ids), ("order", order), ("starts", starts)))
+    indices = (("ids", ids), ("order", order), ("starts", starts))
+    ids, order, starts = (vector(op, name, index, torch.int64) for name, index in indices)
     if eta.shape[1] != rows.shape[1] or starts.shape[0] != ids.shape[0] + 1:
         shapes = f"eta {tuple(eta.shape)}, table {tuple(rows.shape)}, ids {ids.shape[0]}, starts {starts.shape[0]}"
         raise ValueError(f"{op}: shapes are {shapes}; allowed: (T, E), (V, E), U, U + 1")
@@ -136,9 +137,7 @@ def eta_table_sums(eta: Tensor, token_ids: Tensor, *, backend: Optional[str] = N
 
 
 @torch.no_grad()
-def eta_table_write(
-    table: Tensor, ids: Tensor, sums: Tensor, counts: Tensor, *, backend: Optional[str] = None
-) -> None:
+def eta_table_write(table: Tensor, ids: Tensor, sums: Tensor, counts: Tensor, *, backend: Optional[str] = None) -> None:
     """Sets ``table[ids]`` to ``sums / counts``, in place. A count of 0 makes its row NaN."""
     resolve("eta_table_write", table, backend)
     table[ids] = (sums / counts.unsqueeze(1)).to(table.dtype)

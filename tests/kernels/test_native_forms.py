@@ -1,4 +1,4 @@
-"""The C++ forms of sentence steps, projection, mix and table: which path ran, errors beside the reference's, laws, opcheck.
+"""The C++ forms of sentence steps, projection, mix and table: the path taken, errors beside the reference's, opcheck.
 
 The laws that the reference obeys (order, company, a bad gradient, powers of two, the ball) are asked of these forms
 where they are asked of it: test_sentence_step.py and test_project.py run each of them twice.
@@ -239,9 +239,7 @@ def op_arguments(packed):
     }
 
 
-NAMES = (
-    "token_update sentence_step sign_step pair_step mix_chains project eta_table_read eta_table_write_mean".split()
-)
+NAMES = "token_update sentence_step sign_step pair_step mix_chains project eta_table_read eta_table_write_mean".split()
 
 
 @pytest.mark.parametrize("name", NAMES)

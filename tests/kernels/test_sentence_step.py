@@ -5,7 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastadv_kernels import direction, mix_chains, pair_step, project, segment_norm, sentence_step, set_backend, sign_step
+from fastadv_kernels import (
+    direction,
+    mix_chains,
+    pair_step,
+    project,
+    segment_norm,
+    sentence_step,
+    set_backend,
+    sign_step,
+)
 
 NORMS = ("linf", "l2", "l1")
 STEPS = (sentence_step, sign_step)
@@ -126,9 +135,7 @@ def test_pair_and_mix_pass_gradcheck(packed):
     fgsm = pgd.flip(0).clone()
     for tensor in (pgd, fgsm):
         tensor.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda p, f: pair_step(p, f, grad, cu_seqlens, 0.3, 0.4, 0.7, "l2"), (pgd, fgsm)
-    )
+    assert torch.autograd.gradcheck(lambda p, f: pair_step(p, f, grad, cu_seqlens, 0.3, 0.4, 0.7, "l2"), (pgd, fgsm))
     assert torch.autograd.gradcheck(lambda p, f: mix_chains(p, f, 0.3), (pgd, fgsm))
 
 
