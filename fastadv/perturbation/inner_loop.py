@@ -27,7 +27,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv_kernels import segment_norm
 
 from .ball import active_tokens, sentence_sizes, wide
-from .sentence import mix, start_delta, step_fgsm, step_pgd
+from .sentence import mix, start_delta, step_both, step_fgsm, step_pgd
 from .token import start_eta, step_eta
 
 InnerLoss = Callable[[Tensor], Tensor]
@@ -137,10 +137,12 @@ class Adversary:
                     is_bad = ~segment_norm(grad, batch.cu_seqlens, "linf").isfinite()
                     nonfinite_step = torch.where(is_bad & (nonfinite_step == 0), step, nonfinite_step)
                 grad_pgd, grad_fgsm, grad_eta = grads
-                if step <= config.steps_of_pgd:
-                    pgd = step_pgd(pgd, grad_pgd, batch, sizes, norm)
-                if step <= config.steps_of_fgsm:
-                    fgsm = step_fgsm(fgsm, grad_fgsm, batch, sizes, norm)
+                moves_pgd, moves_fgsm = step <= config.steps_of_pgd, step <= config.steps_of_fgsm
+                if moves_pgd and moves_fgsm and grad_pgd is grad_fgsm:
+                    pgd, fgsm = step_both(pgd, fgsm, grad_pgd, batch, sizes, norm)
+                else:
+                    pgd = step_pgd(pgd, grad_pgd, batch, sizes, norm) if moves_pgd else pgd
+                    fgsm = step_fgsm(fgsm, grad_fgsm, batch, sizes, norm) if moves_fgsm else fgsm
                 if config.use_eta:
                     eta = step_eta(eta, grad_eta, batch, sizes, norm, config.eta_scaling)
         return Perturbation(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
-from fastadv_kernels import project, sentence_step, sign_step
+from fastadv_kernels import mix_chains, pair_step, project, sentence_step, sign_step
 
 from .ball import Sizes, wide
 
@@ -38,10 +38,13 @@ def step_fgsm(delta: Tensor, grad: Tensor, batch: PackedBatch, sizes: Sizes, nor
     return sign_step(delta, grad, batch.cu_seqlens, sizes.beta, sizes.epsilon, norm)
 
 
+def step_both(
+    delta_pgd: Tensor, delta_fgsm: Tensor, grad: Tensor, batch: PackedBatch, sizes: Sizes, norm: str
+) -> tuple[Tensor, Tensor]:
+    """`step_pgd` and `step_fgsm` along one gradient, which is read once for both."""
+    return pair_step(delta_pgd, delta_fgsm, grad, batch.cu_seqlens, sizes.alpha, sizes.beta, sizes.epsilon, norm)
+
+
 def mix(delta_pgd: Tensor, delta_fgsm: Tensor, rho: float) -> Tensor:
     """delta_f = rho * delta_pgd + (1 - rho) * delta_fgsm (eq. 7); a chain of weight 0 has no say."""
-    if rho == 1:
-        return delta_pgd
-    if rho == 0:
-        return delta_fgsm
-    return rho * delta_pgd + (1 - rho) * delta_fgsm
+    return mix_chains(delta_pgd, delta_fgsm, rho)

@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
+#include "norms.h"
+
 namespace fastadv {
 
-enum class Norm { linf, l2 };
 enum class Scaling { after, before, none };
 
 struct TokenUpdate {
@@ -15,13 +16,11 @@ struct TokenUpdate {
   const int32_t* cu_seqlens;  // (B + 1)
   const float* step_size;     // gamma of sentence b at [b * step_stride]
   const float* epsilon;       // radius of sentence b at [b * epsilon_stride], or null for no ball
-  int64_t num_sentences;      // B
   int64_t embedding_size;     // E
   int64_t step_stride;        // 0 or 1
   int64_t epsilon_stride;     // 0 or 1
   Norm norm;
   Scaling scaling;
-  uint32_t* magnitude_bits;   // (T) scratch
   double* size_of_u;          // (T) scratch: ||u_i||
   double* size_of_v;          // (T) scratch: ||v_i||, what n_i is taken from
 };

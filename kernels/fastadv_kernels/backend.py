@@ -51,6 +51,9 @@ class Form:
         return None
 
 
+TRITON_FORM = Form("cuda", (torch.float32, torch.bfloat16, torch.float16))
+NATIVE_FORM = Form("cpu", (torch.float32,), needs_library=True)
+
 FORMS: dict[str, dict[str, Form]] = {}
 """op -> name of a backend -> its form"""
 

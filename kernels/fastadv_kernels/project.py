@@ -3,7 +3,9 @@
     linf: clamp to [-epsilon, epsilon]
     l2:   x · epsilon / ||x||₂ where ||x||₂ > epsilon, else x bit for bit
     l1:   the nearest point of the ball: sign(x) · max(|x| - θ, 0), θ such that the magnitudes sum to epsilon,
-          by sorting (Duchi et al., "Efficient projections onto the l1-ball", ICML 2008, figure 1) in float64
+          in float64: the reference by sorting (Duchi et al., "Efficient projections onto the l1-ball", ICML 2008,
+          figure 1), C++ by dropping the entries below a rising θ until none is left to drop (Michelot, "A finite
+          algorithm for finding the projection of a point onto the canonical simplex of R^n", JOTA 50, 1986)
 
 The ball is the sentence's with ``cu_seqlens``, each row's without. The laws (inside the ball, idempotent)
 hold to a few units in the last place of x's dtype.
@@ -14,15 +16,21 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import resolve
+from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
+from .library import define_op, run_op
+from .native import address, packed_arguments, sizes
 from .segment import (
     at_least_float32,
+    check_cu_seqlens,
+    check_floating,
     check_norm,
+    check_size,
     largest_magnitude,
     per_token,
     root_sum_square,
     scale_down,
     sentence_of_token,
+    size_vector,
     spread,
 )
 
@@ -81,6 +89,39 @@ def project_reference(
     return torch.where(magnitude * root > epsilon, scaled * (epsilon / root), wide).to(x.dtype)
 
 
+def _project_fake(x, epsilon, norm, cu_seqlens):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _project_native(x, epsilon, norm, cu_seqlens):
+    x, *offsets = packed_arguments("project", cu_seqlens, x=x)
+    num_balls = offsets[0].shape[0] - 1 if offsets else x.shape[0]
+    (radius,), strides = sizes("project", num_balls, epsilon=epsilon)
+    out = torch.empty_like(x)
+    native_library.project(
+        x.data_ptr(),
+        out.data_ptr(),
+        address(offsets[0] if offsets else None),
+        radius.data_ptr(),
+        num_balls=num_balls,
+        num_tokens=x.shape[0],
+        embedding_size=x.shape[1],
+        norm=norm,
+        **strides,
+    )
+    return out
+
+
+define_op(
+    "project(Tensor x, Tensor epsilon, str norm, Tensor? cu_seqlens) -> Tensor",
+    _project_fake,
+    None if native_library is None else _project_native,
+    triton="project_triton:launch",
+)
+add_form("project", "triton", TRITON_FORM)
+add_form("project", "native", NATIVE_FORM)
+
+
 def project(
     x: Tensor,
     epsilon: Optional[float | Tensor],
@@ -97,8 +138,15 @@ def project(
         cu_seqlens: (B + 1,) int32 for a ball per sentence; None for a ball per row.
 
     Raises:
-        ValueError: an unknown norm.
+        ValueError: an unknown norm, or types, shapes or devices that do not fit.
+        BackendError: the named backend cannot run.
     """
     check_norm(norm)
-    resolve("project", x, backend)
+    check_floating("project", "x", x)
+    if cu_seqlens is not None:
+        check_cu_seqlens("project", cu_seqlens, x.device)
+    check_size("project", "epsilon", epsilon, x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, x.device)
+    chosen = resolve("project", x, backend, norm)
+    if chosen != "reference" and epsilon is not None:
+        return run_op("project", chosen, x, size_vector(epsilon, x.device), norm, cu_seqlens)
     return project_reference(x, epsilon, norm, cu_seqlens)

@@ -25,18 +25,59 @@ def check_norm(norm: str) -> None:
         raise ValueError(f"norm is {norm!r}; allowed: {', '.join(NORMS)}")
 
 
-def check_packed(
-    x: Tensor, grad: Tensor, cu_seqlens: Tensor, step_size: float | Tensor, epsilon: Optional[float | Tensor]
-) -> None:
-    """Raises ValueError, in one line, where the arguments of a step do not fit each other."""
-    if x.ndim != 2 or x.shape != grad.shape:
-        raise ValueError(f"perturbation {tuple(x.shape)} and gradient {tuple(grad.shape)}; allowed: (T, E) for both")
+def check_floating(op: str, name: str, x: Tensor) -> None:
+    """Raises ValueError unless ``x`` is a (T, E) tensor of a floating-point type."""
+    if x.ndim != 2 or not x.is_floating_point():
+        raise ValueError(f"{op}: {name} is {x.dtype} {tuple(x.shape)}; allowed: a floating-point type, (T, E)")
+
+
+def check_cu_seqlens(op: str, cu_seqlens: Tensor, device: torch.device) -> None:
+    """Raises ValueError unless ``cu_seqlens`` is int32 (B + 1,) on ``device``."""
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1 or cu_seqlens.dtype != torch.int32:
-        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}; allowed: int32 (B + 1,)")
-    num_sentences = cu_seqlens.shape[0] - 1
-    for name, size in (("step_size", step_size), ("epsilon", epsilon)):
-        if isinstance(size, Tensor) and size.shape not in ((), (1,), (num_sentences,)):
-            raise ValueError(f"{name} has shape {tuple(size.shape)}; allowed: a number or ({num_sentences},)")
+        raise ValueError(f"{op}: cu_seqlens is {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}; allowed: int32 (B + 1,)")
+    if cu_seqlens.device != device:
+        raise ValueError(f"{op}: cu_seqlens is on {cu_seqlens.device}; allowed: {device}, where the tokens are")
+
+
+def check_size(op: str, name: str, size: Optional[float | Tensor], num_balls: int, device: torch.device) -> None:
+    """Raises ValueError unless a step or radius is a number, one element, or one a ball on ``device``."""
+    if not isinstance(size, Tensor):
+        return
+    if size.shape not in ((), (1,), (num_balls,)):
+        raise ValueError(f"{op}: {name} has shape {tuple(size.shape)}; allowed: a number or ({num_balls},)")
+    if size.device != device:
+        raise ValueError(f"{op}: {name} is on {size.device}; allowed: a number, or a tensor on {device}")
+
+
+def check_packed(
+    op: str, points: dict[str, Tensor], grad: Tensor, cu_seqlens: Tensor, **sizes: Optional[float | Tensor]
+) -> None:
+    """Raises ValueError, in one line, where the arguments of a step do not fit each other.
+
+    Args:
+        points: what moves, by the argument's name; each (T, E), as ``grad`` is.
+        sizes: steps and radii, by the argument's name.
+    """
+    for name, x in points.items():
+        check_floating(op, name, x)
+        check_floating(op, "grad", grad)
+        if x.shape != grad.shape:
+            shapes = f"{name} is {tuple(x.shape)} and its gradient {tuple(grad.shape)}"
+            raise ValueError(f"{op}: {shapes}; allowed: (T, E) for both")
+        if x.device != grad.device:
+            raise ValueError(f"{op}: {name} is on {x.device} and grad on {grad.device}; allowed: one device for both")
+    check_cu_seqlens(op, cu_seqlens, grad.device)
+    for name, size in sizes.items():
+        check_size(op, name, size, cu_seqlens.shape[0] - 1, grad.device)
+
+
+def size_vector(size: Optional[float | Tensor], device: torch.device) -> Optional[Tensor]:
+    """A step or radius as fast forms take it: float32, (1,) for all or one a ball; None stays None."""
+    if size is None:
+        return None
+    if isinstance(size, Tensor):
+        return size.to(torch.float32).reshape(-1)
+    return torch.full((1,), size, dtype=torch.float32, device=device)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import Form, add_form, native_library, resolve
+from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
 from .direction import direction_reference
 from .library import define_op, run_op
+from .native import address, packed_arguments, sizes
 from .project import project_reference
 from .segment import (
     at_least_float32,
@@ -24,6 +25,7 @@ from .segment import (
     per_token,
     row_norm_reference,
     segment_max,
+    size_vector,
     spread,
 )
 from .sentence_step import finite_sentences
@@ -57,23 +59,22 @@ def _token_update_fake(eta, grad, cu_seqlens, step_size, epsilon, norm, scaling)
 
 
 def _token_update_native(eta, grad, cu_seqlens, step_size, epsilon, norm, scaling):
-    """Hands addresses to C++; step_size and epsilon are float32, (1,) for all sentences or (B,)."""
-    eta, grad, cu_seqlens = eta.contiguous(), grad.contiguous(), cu_seqlens.contiguous()
-    step_size = step_size.contiguous()
-    epsilon = None if epsilon is None else epsilon.contiguous()
+    eta, grad, cu_seqlens = packed_arguments("token_update", cu_seqlens, eta=eta, grad=grad)
+    num_sentences = cu_seqlens.shape[0] - 1
+    (step, radius), strides = sizes("token_update", num_sentences, step_size=step_size, epsilon=epsilon)
     out = torch.empty_like(eta)
     native_library.token_update(
         eta.data_ptr(),
         grad.data_ptr(),
         out.data_ptr(),
         cu_seqlens.data_ptr(),
-        step_size.data_ptr(),
-        0 if epsilon is None else epsilon.data_ptr(),
-        num_sentences=cu_seqlens.shape[0] - 1,
+        step.data_ptr(),
+        address(radius),
+        num_sentences=num_sentences,
         num_tokens=eta.shape[0],
         embedding_size=eta.shape[1],
-        step_stride=0 if step_size.shape[0] == 1 else 1,
-        epsilon_stride=0 if epsilon is None or epsilon.shape[0] == 1 else 1,
+        step_stride=strides["step_size_stride"],
+        epsilon_stride=strides["epsilon_stride"],
         norm=norm,
         scaling=scaling,
     )
@@ -85,17 +86,10 @@ define_op(
     "str norm, str scaling) -> Tensor",
     _token_update_fake,
     None if native_library is None else _token_update_native,
+    triton="token_update_triton:launch",
 )
-add_form("token_update", "native", Form("cpu", (torch.float32,), ("linf", "l2"), needs_library=True))
-
-
-def _as_vector(value: Optional[float | Tensor], like: Tensor) -> Optional[Tensor]:
-    """A number as (1,), a (B,) tensor as it is, both in the dtype of ``like``."""
-    if value is None:
-        return None
-    if isinstance(value, Tensor):
-        return value.to(like.dtype).reshape(-1)
-    return torch.full((1,), value, dtype=like.dtype, device=like.device)
+add_form("token_update", "triton", TRITON_FORM)
+add_form("token_update", "native", NATIVE_FORM)
 
 
 def token_update(
@@ -118,15 +112,15 @@ def token_update(
         scaling: "after", "before" or "none".
 
     Raises:
-        ValueError: an unknown norm or scaling, or shapes that do not fit.
+        ValueError: an unknown norm or scaling, or types, shapes or devices that do not fit.
         BackendError: the named backend cannot run.
     """
     check_norm(norm)
     if scaling not in SCALINGS:
         raise ValueError(f"scaling is {scaling!r}; allowed: {', '.join(SCALINGS)}")
-    check_packed(eta, grad, cu_seqlens, step_size, epsilon)
+    check_packed("token_update", {"eta": eta}, grad, cu_seqlens, step_size=step_size, epsilon=epsilon)
     chosen = resolve("token_update", (eta, grad), backend, norm)
     if chosen != "reference":
-        sizes = _as_vector(step_size, eta), _as_vector(epsilon, eta)
-        return run_op("token_update", chosen, eta, grad, cu_seqlens, *sizes, norm, scaling)
+        step, radius = size_vector(step_size, eta.device), size_vector(epsilon, eta.device)
+        return run_op("token_update", chosen, eta, grad, cu_seqlens, step, radius, norm, scaling)
     return token_update_reference(eta, grad, cu_seqlens, step_size, epsilon, norm, scaling)

@@ -43,3 +43,13 @@ def native():
         pytest.fail(reason) if os.environ.get("FASTADV_REQUIRE_NATIVE") else pytest.skip(reason)
     yield backend.native_library
     backend.set_backend("auto")
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Fresh memory holds NaN, so that an element nobody writes fails the test."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.isnan(torch.empty(3)).all()
+    yield
+    torch.use_deterministic_algorithms(False)

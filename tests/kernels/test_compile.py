@@ -7,7 +7,10 @@ from fastadv_kernels import (
     direction,
     eta_table_read,
     eta_table_sums,
+    eta_table_write_mean,
     info_nce,
+    mix_chains,
+    pair_step,
     project,
     row_norm,
     segment_norm,
@@ -26,9 +29,20 @@ BY_NORM = {
     "project": lambda x, grad, norm: project(x, 0.1, norm, OFFSETS),
     "sentence_step": lambda x, grad, norm: sentence_step(x, grad, OFFSETS, 0.1, 0.2, norm),
     "sign_step": lambda x, grad, norm: sign_step(x, grad, OFFSETS, 0.1, 0.2, norm),
+    "pair_step": lambda x, grad, norm: torch.cat(pair_step(x, 2 * x, grad, OFFSETS, 0.1, 0.3, 0.2, norm)),
     "token_update": lambda x, grad, norm: token_update(x, grad, OFFSETS, 0.1, 0.2, norm),
 }
+
+
+def written(x, grad, norm):
+    table = grad.clone()
+    eta_table_write_mean(table, WORDS, x)
+    return table
+
+
 OTHERS = {
+    "eta_table_write_mean": written,
+    "mix_chains": lambda x, grad, norm: mix_chains(x, grad, 0.3),
     "eta_table_read": lambda x, grad, norm: eta_table_read(x, WORDS),
     "eta_table_sums": lambda x, grad, norm: eta_table_sums(x, WORDS)[1],
     "info_nce": lambda x, grad, norm: info_nce(x, torch.stack([x + 0.1, grad]), temperature=0.1),

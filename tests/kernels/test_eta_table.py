@@ -1,8 +1,9 @@
 """The table of token perturbations: sums by word, in one order on every run."""
 
+import pytest
 import torch
 
-from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write
+from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write, eta_table_write_mean
 
 WORDS = torch.tensor([7, 2, 7, 3, 2, 7, 0, 11, 2, 7])
 
@@ -57,3 +58,29 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda t: eta_table_read(t, WORDS), table)
     eta = torch.randn(10, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda e: eta_table_sums(e, WORDS)[1], eta)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_mean_is_sums_and_write_to_the_bit(dtype):
+    words = torch.randint(0, 50, (400,))
+    eta, table = torch.randn(400, 33).to(dtype), torch.randn(60, 33).to(dtype)
+    expected = table.clone()
+    eta_table_write(expected, *eta_table_sums(eta, words))
+    eta_table_write_mean(table, words, eta)
+    assert torch.equal(table, expected)
+    eta_table_write_mean(table, words[:0], eta[:0])
+    assert torch.equal(table, expected)
+
+
+def test_arguments_that_do_not_fit_are_named():
+    table, eta = torch.zeros(13, 5), torch.zeros(10, 5)
+    with pytest.raises(ValueError, match=r"eta_table_read: token_ids is torch.int32 \(10,\); allowed: int64 \(T,\)"):
+        eta_table_read(table, WORDS.int())
+    with pytest.raises(ValueError, match=r"eta_table_sums: token_ids is torch.int64 \(9,\); allowed: int64 \(10,\)"):
+        eta_table_sums(eta, WORDS[1:])
+    with pytest.raises(ValueError, match="eta_table_write_mean: table and eta are .*; allowed: one width"):
+        eta_table_write_mean(table, WORDS, eta[:, 1:])
+    with pytest.raises(ValueError, match="eta_table_write_mean: token_ids is on meta; allowed: cpu"):
+        eta_table_write_mean(table, WORDS.to("meta"), eta)
+    with pytest.raises(IndexError):
+        eta_table_read(table, WORDS + 10)

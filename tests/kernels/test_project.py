@@ -5,11 +5,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastadv_kernels import project, row_norm, segment_norm
+from fastadv_kernels import project, row_norm, segment_norm, set_backend
 
 NORMS = ("linf", "l2", "l1")
 LENGTHS = st.lists(st.sampled_from([1, 2, 3, 5, 7, 8, 9]), min_size=1, max_size=4)
 SIZES = st.sampled_from([1, 2, 7, 16, 17, 31])
+
+
+@pytest.fixture(params=["reference", "auto"], autouse=True, scope="module")
+def _each_form(request):
+    """float32 runs the reference, and what takes its place."""
+    set_backend(request.param)
+    yield
+    set_backend("auto")
 
 
 def l1_by_bisection(x, epsilon):

@@ -5,12 +5,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastadv_kernels import direction, project, segment_norm, sentence_step, sign_step
+from fastadv_kernels import (
+    direction,
+    mix_chains,
+    pair_step,
+    project,
+    segment_norm,
+    sentence_step,
+    set_backend,
+    sign_step,
+)
 
 NORMS = ("linf", "l2", "l1")
 STEPS = (sentence_step, sign_step)
 LENGTHS = (3, 1, 7, 2)
 BATCHES = st.lists(st.sampled_from([1, 2, 3, 5, 7, 11]), min_size=2, max_size=4)
+
+
+@pytest.fixture(params=["reference", "auto"], autouse=True, scope="module")
+def _each_form(request):
+    """float32 runs the reference, and what takes its place."""
+    set_backend(request.param)
+    yield
+    set_backend("auto")
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -100,12 +117,43 @@ def test_gradcheck(packed, norm, epsilon):
     assert torch.autograd.gradcheck(lambda d: sign_step(d, grad, cu_seqlens, 0.3, epsilon, norm), delta)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("epsilon", [None, 0.7, torch.tensor([0.1, 0.2, 5.0, 0.0])], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_pair_is_both_steps_to_the_bit(packed, norm, epsilon, dtype):
+    cu_seqlens, pgd, grad = packed(LENGTHS, 17, dtype=dtype)
+    fgsm = pgd.flip(0)
+    grad[4:7, ::3] = 0
+    alpha, beta = torch.tensor([0.1, 0.2, 0.3, 0.0]), 0.4
+    result = pair_step(pgd, fgsm, grad, cu_seqlens, alpha, beta, epsilon, norm)
+    assert torch.equal(result[0], sentence_step(pgd, grad, cu_seqlens, alpha, epsilon, norm))
+    assert torch.equal(result[1], sign_step(fgsm, grad, cu_seqlens, beta, epsilon, norm))
+
+
+def test_pair_and_mix_pass_gradcheck(packed):
+    cu_seqlens, pgd, grad = packed((2, 1, 3), 3)
+    fgsm = pgd.flip(0).clone()
+    for tensor in (pgd, fgsm):
+        tensor.requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, f: pair_step(p, f, grad, cu_seqlens, 0.3, 0.4, 0.7, "l2"), (pgd, fgsm))
+    assert torch.autograd.gradcheck(lambda p, f: mix_chains(p, f, 0.3), (pgd, fgsm))
+
+
+def test_the_mix_is_its_formula_and_a_chain_of_weight_0_has_no_say(packed):
+    _, pgd, fgsm = packed(LENGTHS, 5, dtype=torch.float32)
+    torch.testing.assert_close(mix_chains(pgd, fgsm, 0.3), 0.3 * pgd + 0.7 * fgsm, rtol=2e-7, atol=2e-7)
+    bad = torch.full_like(pgd, float("nan"))
+    assert torch.equal(mix_chains(pgd, bad, 1.0), pgd)
+    assert torch.equal(mix_chains(bad, pgd, 0), pgd)
+
+
 def test_half_precision_gradients_move_a_float32_delta(packed):
     cu_seqlens, delta, grad = packed(LENGTHS, 5, dtype=torch.float32)
     half = grad.bfloat16()
     moved = sentence_step(delta, half, cu_seqlens, 0.3, 1.0, "l2")
     assert moved.dtype == torch.float32
-    assert torch.equal(moved, sentence_step(delta, half.float(), cu_seqlens, 0.3, 1.0, "l2"))
+    wide = sentence_step(delta, half.float(), cu_seqlens, 0.3, 1.0, "l2", backend="reference")
+    assert torch.equal(moved, wide)
 
 
 def test_shapes_that_do_not_fit_are_named(packed):
@@ -114,5 +162,17 @@ def test_shapes_that_do_not_fit_are_named(packed):
         sentence_step(delta, grad, cu_seqlens, 0.1, torch.ones(3), "l2")
     with pytest.raises(ValueError, match="cu_seqlens is torch.int64"):
         sign_step(delta, grad, cu_seqlens.long(), 0.1, 0.1, "l2")
-    with pytest.raises(ValueError, match=r"gradient \(12, 5\)"):
+    with pytest.raises(ValueError, match=r"sign_step: delta is \(13, 5\) and its gradient \(12, 5\)"):
         sign_step(delta, grad[1:], cu_seqlens, 0.1, 0.1, "l2")
+    with pytest.raises(ValueError, match=r"pair_step: delta_fgsm is \(12, 5\) and its gradient \(13, 5\)"):
+        pair_step(delta, delta[1:], grad, cu_seqlens, 0.1, 0.1, 0.1, "l2")
+    with pytest.raises(ValueError, match=r"pair_step: beta has shape \(3,\); allowed: a number or \(4,\)"):
+        pair_step(delta, delta, grad, cu_seqlens, 0.1, torch.ones(3), 0.1, "l2")
+    with pytest.raises(ValueError, match="sentence_step: grad is torch.int64 .*; allowed: a floating-point type"):
+        sentence_step(delta, grad.long(), cu_seqlens, 0.1, 0.1, "l2")
+    with pytest.raises(ValueError, match="sign_step: delta is on meta and grad on cpu; allowed: one device"):
+        sign_step(delta.to("meta"), grad, cu_seqlens, 0.1, 0.1, "l2")
+    with pytest.raises(ValueError, match="sign_step: cu_seqlens is on meta; allowed: cpu"):
+        sign_step(delta, grad, cu_seqlens.to("meta"), 0.1, 0.1, "l2")
+    with pytest.raises(ValueError, match="mix_chains: delta_pgd and delta_fgsm are .*; allowed: one shape"):
+        mix_chains(delta, delta[1:], 0.5)

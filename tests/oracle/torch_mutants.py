@@ -33,8 +33,12 @@ def special_tokens_in_sizes(sizes):
     return lambda x, batch, config, active=None: sizes(x, batch, config, None)
 
 
-def fgsm_takes_pgds_step(step):
-    return lambda delta, grad, batch, sizes, norm: step(delta, grad, batch, replace(sizes, beta=sizes.alpha), norm)
+def fgsm_takes_pgds_step(sizes):
+    def changed(*args):
+        found = sizes(*args)
+        return replace(found, beta=found.alpha)
+
+    return changed
 
 
 def projection_skipped(step):
@@ -219,17 +223,17 @@ OF_NUMBERS = {
     detection_cut_from_encoder: (f"{RTD_CLASS}.logits", RTD),
     detection_without_eta: (f"{RTD_CLASS}.logits", RTD),
     detection_of_the_last_token: (f"{RTD_CLASS}.logits", RTD),
-    pgd_descends: ("fastadv.perturbation.inner_loop.step_pgd", BASE),
+    pgd_descends: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
     eta_scaled_before: ("fastadv.perturbation.inner_loop.step_eta", BASE),
     rho_swapped: ("fastadv.perturbation.inner_loop.mix", BASE),
     special_tokens_in_sizes: (
         "fastadv.perturbation.inner_loop.sentence_sizes",
         of_every_norm("spare-special-relative"),
     ),
-    fgsm_takes_pgds_step: ("fastadv.perturbation.inner_loop.step_fgsm", BASE),
-    projection_skipped: ("fastadv.perturbation.sentence.sentence_step", BASE),
-    norm_over_batch: ("fastadv.perturbation.sentence.sentence_step", BASE),
-    direction_by_token: ("fastadv.perturbation.sentence.sentence_step", BASE),
+    fgsm_takes_pgds_step: ("fastadv.perturbation.inner_loop.sentence_sizes", BASE),
+    projection_skipped: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
+    norm_over_batch: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
+    direction_by_token: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
     start_unprojected: (
         "fastadv.perturbation.sentence.project",
         of_every_norm("start-outside-ball"),

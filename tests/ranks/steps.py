@@ -89,15 +89,22 @@ def signs(recorded: list, share=None):
     """
     from fastadv.perturbation import inner_loop
 
-    original, replayed = inner_loop.step_fgsm, iter(recorded)
+    of_fgsm, of_both, replayed = inner_loop.step_fgsm, inner_loop.step_both, iter(recorded)
 
-    def step(delta, grad, *rest):
-        if share is None:
-            recorded.append(grad.sign())
-            return original(delta, grad, *rest)
-        return original(delta, next(replayed)[share].to(grad.dtype), *rest)
+    def signs_of(grad):
+        if share is not None:
+            return next(replayed)[share].to(grad.dtype)
+        recorded.append(grad.sign())
+        return grad
 
-    with mock.patch.object(inner_loop, "step_fgsm", step):
+    def step_fgsm(delta, grad, *rest):
+        return of_fgsm(delta, signs_of(grad), *rest)
+
+    def step_both(delta_pgd, delta_fgsm, grad, *rest):
+        pgd, _ = of_both(delta_pgd, delta_fgsm, grad, *rest)
+        return pgd, step_fgsm(delta_fgsm, grad, *rest)
+
+    with mock.patch.multiple(inner_loop, step_fgsm=step_fgsm, step_both=step_both):
         yield
 
 
