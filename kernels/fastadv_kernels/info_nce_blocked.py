@@ -1,9 +1,10 @@
 """The CPU's form of ``info_nce``: matrix products over blocks of rows and columns, in float32.
 
-The logits of 1024 rows at most exist at a time, in tiles of 1024 columns: 4 MiB, which two cores' caches hold between the
-product that makes a tile and what reads it. Smaller tiles are no faster, and their threads wait for each other more often. One matrix product gives the losses. With the gradients it takes three,
-if each row's share in the result is known beforehand (``total``: the tiles of a block of rows are kept until
-the rows' log-sum-exps are known), and four if it only comes with the backward pass (``forward``, ``backward``).
+The logits of 1024 rows at most exist at a time, in tiles of 1024 columns: 4 MiB, which two cores' caches hold between
+the product that makes a tile and what reads it. Smaller tiles are no faster, and their threads wait for each other more
+often. One matrix product gives the losses. With the gradients it takes three, if each row's share in the result is
+known beforehand (``total``: the tiles of a block of rows are kept until the rows' log-sum-exps are known), and
+four if it only comes with the backward pass (``forward``, ``backward``).
 Logits that are no negatives are set to -inf by their index: pairs of equal ids are found by sorting, never by an (N, M)
 comparison.
 """
