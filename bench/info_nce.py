@@ -141,8 +141,8 @@ def main() -> None:
     for row in measure(options.rows, options.size, options.rounds):
         print(
             "{op}, {form}, {reduction}, N = M = {rows}, D = {size}: median {median_ms:.0f} ms, "
-            "least {least_ms:.0f} ms, {to_materialised:.2f} of materialised (least to least {least_to_least:.2f}, CPU time {cpu_to_cpu:.2f}), "
-            "{gflop_per_s:.0f} GFLOP/s".format(**row)
+            "least {least_ms:.0f} ms, {to_materialised:.2f} of materialised (least to least {least_to_least:.2f}, "
+            "CPU time {cpu_to_cpu:.2f}), {gflop_per_s:.0f} GFLOP/s".format(**row)
         )
     for reduction in ("mean", "none") if options.memory_rows else ():
         command = [sys.executable, "-m", "bench.info_nce", "--memory-of", reduction, "--size", str(options.size)]

@@ -161,7 +161,7 @@ def _equal_pairs(query_ids: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 class Gradients:
-    """The derivatives by unit vectors, summed up block by block; an empty tensor for what is not asked for."""
+    """The derivatives by unit vectors, summed up block by block; None for what is not asked for."""
 
     def __init__(self, problem: Problem, needs_query: bool, needs_keys: bool, needs_hard: bool):
         self.problem = problem
