@@ -197,9 +197,13 @@ def info_nce(
         hard_negative_ids: (H,) sentence ids. Hard negative j is none of row i where they are equal.
         row_weight: (N,) factors of the rows' losses.
         reduction: "none" gives (N,); "sum"; "mean" divides the sum by N, or by the sum of ``row_weight``.
+        backend: "reference", "native" or "triton"; the best that takes the vectors if None. Only the reference takes
+            float64, makes the (N, S·M) matrix, and has a second derivative.
 
     Raises:
-        ValueError: an unknown option, a number outside its range, or rows without a column.
+        ValueError: an unknown option, a number outside its range, rows without a column, or tensors whose shapes,
+            dtypes or devices do not fit.
+        BackendError: the named backend cannot run.
     """
     if keys.ndim == 2:
         keys = keys.unsqueeze(0)
@@ -223,6 +227,7 @@ def info_nce(
     ids = [None if i is None else i.to(torch.int64) for i in (query_ids, key_ids, hard_negative_ids)]
     options = float(temperature), row_offset, multi_positive, float(hard_negative_weight)
     inputs = query, keys, hard_negatives, *ids, *options, float(own_hard_negative_weight)
+    # The gradients of a sum whose weights are known are formed with it, which saves a product.
     if chosen == "native" and reduction != "none" and torch.is_grad_enabled() and any(x.requires_grad for x in floats):
         return info_nce_ops.total(row_factors(query, row_weight, reduction), *inputs)
     loss = info_nce_reference(*inputs) if chosen == "reference" else info_nce_ops.rows(chosen, *inputs)

@@ -1,9 +1,10 @@
 """The CPU's form of ``info_nce``: matrix products over blocks of rows and columns, in float32.
 
-The logits of 1024 rows at most exist at a time, in tiles of 1024 columns: 4 MiB, which two cores' caches hold between the
-product that makes a tile and what reads it. Smaller tiles are no faster, and their threads wait for each other more often. One matrix product gives the losses. With the gradients it takes three,
-if each row's share in the result is known beforehand (``total``: the tiles of a block of rows are kept until
-the rows' log-sum-exps are known), and four if it only comes with the backward pass (``forward``, ``backward``).
+The logits of 1024 rows at most exist at a time, in tiles of 1024 columns: 4 MiB, which two cores' caches hold between
+the product that makes a tile and what reads it. Smaller tiles are no faster, and their threads wait for each other more
+often. One matrix product gives the losses. With the gradients it takes three, if each row's share in the result is
+known beforehand (``total``: the tiles of a block of rows are kept until the rows' log-sum-exps are known), and
+four if it only comes with the backward pass (``forward``, ``backward``).
 Logits that are no negatives are set to -inf by their index: pairs of equal ids are found by sorting, never by an (N, M)
 comparison.
 """
@@ -71,7 +72,10 @@ class Tile:
 
 
 class Problem:
-    """One call's unit vectors and the tiles of its columns. Arguments as in ``info_nce``, keys (S, M, D)."""
+    """One call's unit vectors and the tiles of its columns. Arguments as in ``info_nce``, keys (S, M, D).
+
+    The columns' unit vectors are used by every block of rows, and are kept. Those of the rows are made by ``enter``.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class Problem:
         self.temperature, self.row_offset, self.multi_positive = temperature, row_offset, multi_positive
         self.query_ids = query_ids
         self.log_weight, self.log_own_weight = math.log(hard_negative_weight), math.log(own_hard_negative_weight)
-        self.query, *self.query_length = normalised(query)
+        self.query = query
         sources = [*keys] if hard_negatives is None else [*keys, hard_negatives]
         self.num_sets, self.num_sources = len(keys), len(sources)
         self.num_groups = self.num_sets if multi_positive == "separate" else 1
@@ -113,18 +117,27 @@ class Problem:
         fitting = max(FEWEST_ROWS, KEPT_BYTES // (4 * width)) if keeps_tiles else ROWS
         return _blocks(len(self.query), min(ROWS, fitting))
 
-    def own(self, rows: slice) -> slice:
-        return slice(rows.start + self.row_offset, rows.stop + self.row_offset)
+    def enter(self, rows: slice) -> None:
+        """Makes ``rows`` the block that the other methods work on."""
+        self.rows = rows
+        self.unit, *self.length = normalised(self.query[rows])
+        self.scaled = self.unit / self.temperature
 
-    def positive(self, rows: slice) -> Tensor:
+    def own(self) -> slice:
+        """The columns of the rows' positives."""
+        return slice(self.rows.start + self.row_offset, self.rows.stop + self.row_offset)
+
+    def positive(self) -> Tensor:
         """The positives' logits, (S, rows)."""
-        own = [unit[self.own(rows)] for unit in self.sources[: self.num_sets]]
-        return torch.stack([(self.query[rows] * unit).sum(dim=1) for unit in own]) / self.temperature
+        own = [unit[self.own()] for unit in self.sources[: self.num_sets]]
+        return torch.stack([(self.unit * unit).sum(dim=1) for unit in own]) / self.temperature
 
-    def logits(self, rows: slice, tile: Tile, scaled_query: Tensor, out: Tensor) -> Tensor:
-        """The rows' logits in a tile, -inf where a column is no negative."""
-        logits = torch.mm(scaled_query, self.sources[tile.source][tile.columns].T, out=out)
-        own = logits.diagonal(self.row_offset + rows.start - tile.columns.start)
+    def logits(self, tile: Tile, buffer: Tensor) -> Tensor:
+        """The rows' logits in a tile, -inf where a column is no negative: a contiguous matrix in the buffer."""
+        shape = len(self.unit), tile.columns.stop - tile.columns.start
+        out = buffer[: shape[0] * shape[1]].view(shape)
+        logits = torch.mm(self.scaled, self.sources[tile.source][tile.columns].T, out=out)
+        own = logits.diagonal(self.row_offset + self.rows.start - tile.columns.start)
         if not tile.is_hard:
             own.fill_(-math.inf)
         else:
@@ -133,7 +146,7 @@ class Problem:
             if self.log_own_weight != 0:
                 own.add_(self.log_own_weight)
         if tile.ids is not None:
-            row, column = _equal_pairs(self.query_ids[rows], tile)
+            row, column = _equal_pairs(self.query_ids[self.rows], tile)
             logits.view(-1)[row * logits.shape[1] + column] = -math.inf
         return logits
 
@@ -160,11 +173,11 @@ def _equal_pairs(query_ids: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 class Gradients:
-    """The derivatives by unit vectors, summed up block by block; an empty tensor for what is not asked for."""
+    """The derivatives by unit vectors, summed up block by block; None for what is not asked for."""
 
     def __init__(self, problem: Problem, needs_query: bool, needs_keys: bool, needs_hard: bool):
         self.problem = problem
-        self.query = torch.zeros_like(problem.query) if needs_query else None
+        self.query = torch.empty(problem.query.shape) if needs_query else None
         needs = [needs_keys] * problem.num_sets + [needs_hard]
         self.keys = self.hard = None
         if needs_keys:
@@ -175,14 +188,14 @@ class Gradients:
         self.sources = [*([None] * problem.num_sets if self.keys is None else self.keys), self.hard]
         self.needs_source = needs
 
-    def add(self, rows: slice, factor: Tensor, positive: Tensor, negative: Tensor, logits_of) -> None:
-        """Adds what a block of rows gives.
+    def add(self, factor: Tensor, positive: Tensor, negative: Tensor, logits_of) -> None:
+        """Adds what the problem's block of rows gives.
 
         Args:
             factor: (rows,) derivative of the result by their losses.
             logits_of: tile number -> the rows' logits there, which are overwritten.
         """
-        problem, unit = self.problem, self.problem.query[rows]
+        problem, unit = self.problem, self.problem.unit
         key_scale, hard_scale, slope = row_scales(positive, negative, problem.multi_positive)
         weighted = unit * (factor / problem.temperature).unsqueeze(1)
         grad_query = torch.zeros_like(unit)
@@ -195,19 +208,18 @@ class Gradients:
                 grad_query.addmm_(weight, problem.sources[tile.source][tile.columns])
             if self.needs_source[tile.source]:
                 self.sources[tile.source][tile.columns].addmm_(weight.T, weighted)
-        own = problem.own(rows)
+        own = problem.own()
         for source in range(problem.num_sets):
             grad_query.addcmul_(problem.sources[source][own], slope[source].unsqueeze(1))
             if self.keys is not None:
                 self.keys[source, own].addcmul_(weighted, slope[source].unsqueeze(1))
         if self.query is not None:
-            self.query[rows] = grad_query.mul_((factor / problem.temperature).unsqueeze(1))
+            grad_query.mul_((factor / problem.temperature).unsqueeze(1))
+            self.query[problem.rows] = through_normalisation(grad_query, unit, *problem.length)
 
     def finish(self) -> list[Tensor]:
         """The derivatives by query, keys and hard negatives as they were given, in float32."""
         problem = self.problem
-        if self.query is not None:
-            through_normalisation(self.query, problem.query, *problem.query_length)
         for number, grad in enumerate(self.sources):
             if grad is not None:
                 through_normalisation(grad, problem.sources[number], *problem.lengths[number])
@@ -218,13 +230,14 @@ def forward(*arguments) -> tuple[Tensor, Tensor]:
     """Losses (N,) and the negatives' log-sum-exps (G, N). Arguments as ``Problem`` takes them."""
     with torch.autocast("cpu", enabled=False):
         problem = Problem(*arguments)
-        loss = problem.query.new_empty(len(problem.query))
-        negative = problem.query.new_empty(problem.num_groups, len(loss))
-        buffer = problem.query.new_empty(ROWS * COLUMNS)
+        loss = torch.empty(len(problem.query))
+        negative = torch.empty(problem.num_groups, len(loss))
+        buffer = torch.empty(ROWS * COLUMNS)
         for rows in problem.row_blocks(keeps_tiles=False):
-            sums, _ = _sum_up(problem, rows, [buffer] * len(problem.tiles))
-            negative[:, rows] = problem.combine(sums)
-            loss[rows] = row_losses(problem.positive(rows), negative[:, rows], problem.multi_positive)
+            problem.enter(rows)
+            sums = [problem.logits(tile, buffer).logsumexp(dim=1) for tile in problem.tiles]
+            negative[:, rows] = problem.combine(torch.stack(sums))
+            loss[rows] = row_losses(problem.positive(), negative[:, rows], problem.multi_positive)
         return loss, negative
 
 
@@ -239,15 +252,15 @@ def backward(grad_loss: Tensor, negative: Tensor, *arguments) -> tuple[Tensor, T
     with torch.autocast("cpu", enabled=False):
         problem = Problem(*arguments)
         gradients = Gradients(problem, needs_query, needs_keys, needs_hard)
-        buffer = problem.query.new_empty(ROWS * COLUMNS)
+        buffer = torch.empty(ROWS * COLUMNS)
         for rows in problem.row_blocks(keeps_tiles=False):
-            scaled = problem.query[rows] / problem.temperature
-
-            def logits_of(number, rows=rows, scaled=scaled):
-                tile = problem.tiles[number]
-                return problem.logits(rows, tile, scaled, _part(buffer, rows, tile))
-
-            gradients.add(rows, grad_loss[rows], problem.positive(rows), negative[:, rows], logits_of)
+            problem.enter(rows)
+            gradients.add(
+                grad_loss[rows],
+                problem.positive(),
+                negative[:, rows],
+                lambda number: problem.logits(problem.tiles[number], buffer),
+            )
         inputs = arguments[:3]
         return tuple(g if x is None else g.to(x.dtype) for g, x in zip(gradients.finish(), inputs, strict=True))
 
@@ -264,30 +277,19 @@ def total(factor: Tensor, *arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     with torch.autocast("cpu", enabled=False):
         problem = Problem(*arguments)
         gradients = Gradients(problem, needs_query, needs_keys, needs_hard)
-        loss = problem.query.new_empty(len(problem.query))
+        loss = torch.empty(len(problem.query))
         buffers = None
         for rows in problem.row_blocks(keeps_tiles=True):
+            problem.enter(rows)
             if buffers is None:
-                buffers = [loss.new_empty((rows.stop - rows.start) * COLUMNS) for _ in problem.tiles]
-            sums, logits = _sum_up(problem, rows, buffers)
-            positive, negative = problem.positive(rows), problem.combine(sums)
+                # One allocation, which goes back to the system as a whole; the first block is the largest.
+                buffers = torch.empty(len(problem.tiles), len(problem.unit) * COLUMNS)
+            logits, sums = [], []
+            for tile, buffer in zip(problem.tiles, buffers, strict=True):
+                logits.append(problem.logits(tile, buffer))
+                sums.append(logits[-1].logsumexp(dim=1))
+            positive = problem.positive()
+            negative = problem.combine(torch.stack(sums))
             loss[rows] = row_losses(positive, negative, problem.multi_positive)
-            gradients.add(rows, factor[rows], positive, negative, logits.__getitem__)
+            gradients.add(factor[rows], positive, negative, logits.__getitem__)
         return (loss * factor).sum(), loss, *gradients.finish()
-
-
-def _part(buffer: Tensor, rows: slice, tile: Tile) -> Tensor:
-    """A contiguous (rows, columns) matrix at the buffer's beginning."""
-    shape = rows.stop - rows.start, tile.columns.stop - tile.columns.start
-    return buffer[: shape[0] * shape[1]].view(shape)
-
-
-def _sum_up(problem: Problem, rows: slice, buffers: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The log-sum-exps of a block of rows in each tile (number of tiles, rows), and the logits in the buffers."""
-    scaled = problem.query[rows] / problem.temperature
-    logits = []
-    sums = scaled.new_empty(len(problem.tiles), len(scaled))
-    for number, tile in enumerate(problem.tiles):
-        logits.append(problem.logits(rows, tile, scaled, _part(buffers[number], rows, tile)))
-        sums[number] = logits[-1].logsumexp(dim=1)
-    return sums, logits

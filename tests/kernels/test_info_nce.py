@@ -220,3 +220,23 @@ def test_what_it_cannot_mean_is_named(change, message):
     query, keys, options = random_case()
     with pytest.raises(ValueError, match=message):
         info_nce(query, keys, **{**options, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": torch.zeros(5)}, r"info_nce: query is \(5,\); allowed: \(N, D\)"),
+        ({"keys": torch.zeros(2, 9, 5)}, r"info_nce: keys is \(2, 9, 5\); allowed: \(S, M, 6\) or \(M, 6\)"),
+        ({"hard_negatives": torch.zeros(2, 5)}, r"info_nce: hard_negatives is \(2, 5\); allowed: \(H, 6\)"),
+        ({"keys": torch.zeros(2, 9, 6).long()}, "info_nce: keys is torch.int64; allowed: a floating-point dtype"),
+        ({"query_ids": torch.zeros(5)}, "info_nce: query_ids is torch.float32; allowed: an integer dtype"),
+        ({"key_ids": torch.zeros(5).long()}, r"info_nce: key_ids is \(5,\); allowed: \(9,\)"),
+        ({"row_weight": torch.zeros(9)}, r"info_nce: row_weight is \(9,\); allowed: \(5,\)"),
+        ({"keys": torch.zeros(9, 6, device="meta")}, "info_nce: keys is on meta; allowed: cpu, as query"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(change, message):
+    query, keys, options = random_case()
+    options = {"query": query, "keys": keys, **DUPLICATES, **options, **change}
+    with pytest.raises(ValueError, match=message):
+        info_nce(**options)
