@@ -34,6 +34,8 @@ def test_every_registered_launcher_is_compiled_ahead():
     for op in TRITON_LAUNCHERS:
         call = next(iter(CALLS[op](SHAPE)))
         assert call.launcher == TRITON_LAUNCHERS[op]
+        # define_op gives the CUDA key what triton_launcher finds, and nothing else.
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"fastadv::{op}", "CUDA")
         assert callable(triton_launcher(op))
 
 

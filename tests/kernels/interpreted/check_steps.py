@@ -207,6 +207,22 @@ def test_projections_are_inside_and_idempotent_at_every_scale(packed, name, norm
         assert torch.equal(once[untouched], x[untouched])
 
 
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_few_far_entries_share_an_l1_radius(packed, name):
+    launch, reference = PROJECTIONS[name]
+    cu_seqlens, x, _ = packed(LENGTHS, 31, dtype=torch.float32)
+    # Each ball keeps one entry, or two.
+    x[::3, 7] = 1000.0
+    x[::3, 11] = -1000.0 + 2.0**-10
+    x[1::3, 5] = -3000.0
+    x[2::3, 2] = 5000.0
+    for epsilon in (1e-3, 0.5, 3.0):
+        arguments = (x, None, cu_seqlens, None, number(epsilon), "l1")
+        result = launch(*arguments)
+        assert (result != 0).sum(dim=1).max() <= 2
+        assert_within_twice_the_references_error(result, reference, arguments, torch.float32)
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_zero_gradients_and_no_tokens(packed, name):
     launch, _ = STEPS[name]
