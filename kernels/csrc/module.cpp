@@ -47,7 +47,8 @@ template <class T>
 const T* offsets_of(Address address, int64_t size, int64_t total, const char* name, const char* what) {
   const T* offsets = pointer<const T>(address);
   if (offsets[0] != 0 || offsets[size] != total || !std::is_sorted(offsets, offsets + size + 1)) {
-    throw std::invalid_argument(std::string(name) + " must rise from 0 to the number of " + what + ", " + std::to_string(total));
+    throw std::invalid_argument(std::string(name) + " must rise from 0 to the number of " + what + ", " +
+                                std::to_string(total));
   }
   return offsets;
 }
@@ -160,8 +161,8 @@ void eta_table_write_mean(Address table, Address ids, Address order, Address sta
 
 NB_MODULE(_native, module) {
   module.doc() =
-      "C++ forms of fastadv_kernels' ops for float32 tensors on the CPU. Arguments are addresses of contiguous arrays; 0 stands for "
-      "what is left out.";
+      "C++ forms of fastadv_kernels' ops for float32 tensors on the CPU. Arguments are addresses of contiguous arrays; 0 stands "
+      "for what is left out.";
   module.def(
       "set_parallel_for",
       [](Address address) { fastadv::torch_parallel_for = reinterpret_cast<fastadv::ParallelFor>(address); },

@@ -26,12 +26,12 @@ float exact_scale(float x);
 // The scale of the first piece of x that is not zero; 0 where there is none or it is not finite.
 float first_scale(const float* x, int64_t size);
 
-// ||x||_P. For l2 and l1 one pass at the scale `hint`, where that keeps the sum in range; otherwise, and with hint 0, the largest
-// magnitude is looked for first, as linf always does.
+// ||x||_P. For l2 and l1 one pass at the scale `hint`, where that keeps the sum in range; otherwise, and with hint 0, the
+// largest magnitude is looked for first, as linf always does.
 Size measure(const float* x, int64_t size, Norm norm, float hint);
 
-// Whether a float32 sum of squares or magnitudes is the norm's to rounding: nothing that counts overflowed or was lost below the
-// range. False for NaN.
+// Whether a float32 sum of squares or magnitudes is the norm's to rounding: nothing that counts overflowed or was lost below
+// the range. False for NaN.
 inline bool is_safe(double sum) { return sum > 0x1p-60 && sum < 0x1p100; }
 
 // out <- the nearest point to x in the ball of radius epsilon; out may be x. `size_of_x` is ||x||_2, looked at for l2 alone.
