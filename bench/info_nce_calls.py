@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastadv_kernels.info_nce import info_nce_reference
+from fastadv_kernels.info_nce import info_nce, info_nce_reference
 
 TEMPERATURE = 0.05
 OPTIONS = (TEMPERATURE, 16, "sum", 0.5, 2.0)
@@ -37,6 +37,19 @@ def step_reference(grad_loss: Tensor, *inputs) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         loss = info_nce_reference(*vectors, *[None] * (3 - len(vectors)), *inputs[3:])
     return torch.autograd.grad(loss, vectors, grad_loss.to(loss.dtype))
+
+
+def run_public(is_forward: bool, arguments: tuple[Any, ...], backend: str):
+    """The public function on what a launcher is given, and for a step its backward."""
+    grad_loss, inputs = (None, arguments) if is_forward else (arguments[0], arguments[1:])
+    vectors = [None if x is None else x.detach().requires_grad_(not is_forward) for x in inputs[:3]]
+    names = "query_ids key_ids hard_negative_ids temperature row_offset multi_positive".split()
+    names += ["hard_negative_weight", "own_hard_negative_weight"]
+    options = dict(zip(names, inputs[3:], strict=True))
+    loss = info_nce(*vectors[:2], hard_negatives=vectors[2], reduction="none", backend=backend, **options)
+    if is_forward:
+        return loss
+    return torch.autograd.grad(loss, [x for x in vectors if x is not None], grad_loss)
 
 
 def calls(

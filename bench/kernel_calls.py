@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import fastadv_kernels
+from bench import info_nce_calls as info_nce
 from fastadv_kernels.project import project_reference
 from fastadv_kernels.sentence_step import sentence_step_reference, sign_step_reference
 from fastadv_kernels.token_update import SCALINGS, token_update_reference
@@ -58,6 +59,8 @@ class Call:
     """what must be read and written, each once; 0 where bytes are not the limit"""
     num_flops: int = 0
     """what must be multiplied and added; 0 where it is not the limit"""
+    launch: Optional[Callable] = None
+    """runs on ``arguments`` in place of the launcher, around one or more of them"""
     public: Optional[Callable] = None
     """takes a backend and runs the public function on the same; None where that is called as the launcher is"""
     is_in_place: bool = False
@@ -65,6 +68,8 @@ class Call:
 
     def run(self) -> Any:
         """Launches. Triton is imported here and not before."""
+        if self.launch is not None:
+            return self.launch(*self.arguments)
         module, _, function = self.launcher.partition(":")
         result = getattr(import_module(f"fastadv_kernels.{module}"), function)(*self.arguments)
         return self.arguments[0] if self.is_in_place else result
@@ -210,6 +215,25 @@ def write_calls(shape: Shape) -> Iterator[Call]:
     )
 
 
+def info_nce_calls(op: str, shape: Shape) -> Iterator[Call]:
+    """As many queries as the shape has tokens on average, and 16 keys more."""
+    num_rows = shape.num_sentences * shape.length
+    for call in info_nce.calls(num_rows, num_rows + 16, shape.embedding_size, shape.dtype, shape.device):
+        label, launch, arguments, reference, num_flops = call
+        is_forward = label.startswith("forward")
+        if is_forward == (op == "info_nce"):
+            yield Call(
+                op,
+                label.partition(" ")[2],
+                f"info_nce_triton:launch_{'forward' if is_forward else 'backward'}",
+                arguments,
+                reference,
+                num_flops=num_flops,
+                launch=launch,
+                public=partial(info_nce.run_public, is_forward, arguments),
+            )
+
+
 CALLS: dict[str, Callable[[Shape], Iterator[Call]]] = {
     "token_update": token_update_calls,
     "sentence_step": partial(sentence_calls, "sentence_step"),
@@ -219,5 +243,7 @@ CALLS: dict[str, Callable[[Shape], Iterator[Call]]] = {
     "project": project_calls,
     "eta_table_read": read_calls,
     "eta_table_write_mean": write_calls,
+    "info_nce": partial(info_nce_calls, "info_nce"),
+    "info_nce_backward": partial(info_nce_calls, "info_nce_backward"),
 }
 """op -> its calls at a shape"""
