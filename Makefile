@@ -76,7 +76,7 @@ test-one-major: venv
 	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py \
 		-n $(TEST_PROCESSES) --dist loadfile
 
-# Two minutes and a half of work for each of two processes. Triton's cache makes a second run short.
+# Two minutes of two cores for the element-wise ops. Triton's cache makes a second run short.
 kernels-aot: venv
 	PYTHONPATH=.:kernels $(BIN)/python -m bench.kernels_aot
 
