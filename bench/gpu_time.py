@@ -18,6 +18,8 @@ from bench.kernel_calls import CALLS, Call, Shape
 SHAPES = ((512, 32, 768), (64, 32, 768))
 DTYPES = (torch.float32, torch.bfloat16)
 DRY_SHAPES = ((2, 4, 40),)
+LARGE = {"info_nce": (2048, 32, 1024), "info_nce_backward": (2048, 32, 1024)}
+"""op -> a shape at which plain torch would not fit: 65,536 queries, in bfloat16"""
 BUDGET_S = 240
 """After this long nothing further is compiled by torch; Triton's times are still taken."""
 
@@ -70,7 +72,9 @@ def torch_compiled(call: Call) -> Callable:
     return lambda: compiled(*call.arguments)
 
 
-def row(clock: Clock, call: Call, shape: tuple[int, ...], dtype: torch.dtype, compiles: bool) -> dict:
+def row(
+    clock: Clock, call: Call, shape: tuple[int, ...], dtype: torch.dtype, compiles: bool, is_eager: bool = True
+) -> dict:
     """One call's times, in ms."""
     result = {
         "op": call.op,
@@ -78,7 +82,7 @@ def row(clock: Clock, call: Call, shape: tuple[int, ...], dtype: torch.dtype, co
         "shape": shape,
         "dtype": str(dtype).removeprefix("torch."),
         "triton_ms": clock.ms(call.run),
-        "eager_ms": clock.ms(lambda: call.reference(*call.arguments)),
+        "eager_ms": clock.ms(lambda: call.reference(*call.arguments)) if is_eager else None,
         "compiled_ms": clock.ms(torch_compiled(call)) if compiles else None,
     }
     result["limit"] = "bf16 matmul" if call.num_flops else "copy"
@@ -89,11 +93,11 @@ def row(clock: Clock, call: Call, shape: tuple[int, ...], dtype: torch.dtype, co
 
 
 def line(result: dict) -> str:
-    compiled = "-" if result["compiled_ms"] is None else f"{result['compiled_ms']:.4f}"
+    eager, compiled = ("-" if result[key] is None else f"{result[key]:.4f}" for key in ("eager_ms", "compiled_ms"))
     name = f"{result['op']} {result['label']}"
     shape = "x".join(map(str, result["shape"]))
     return (
-        f"{name:32} {shape:12} {result['dtype']:9} {result['triton_ms']:9.4f} {result['eager_ms']:9.4f} {compiled:>9} "
+        f"{name:32} {shape:12} {result['dtype']:9} {result['triton_ms']:9.4f} {eager:>9} {compiled:>9} "
         f"{result['share_of_limit']:6.0%} of {result['limit']}"
     )
 
@@ -122,6 +126,10 @@ def main() -> None:
                 in_time = time.perf_counter() - start < BUDGET_S
                 results.append(row(clock, call, shape, dtype, i == 0 and in_time and not options.dry))
                 print(line(results[-1]))
+    for op, shape in {} if options.dry else LARGE.items():
+        for call in CALLS[op](Shape(*shape, torch.bfloat16, device)):
+            results.append(row(clock, call, shape, torch.bfloat16, compiles=False, is_eager=False))
+            print(line(results[-1]))
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"card": card, "torch": torch.__version__, "results": results}, file, indent=1)
