@@ -91,20 +91,25 @@ def _is_key(argument: str) -> bool:
     return argument.startswith("--") and argument[2:3].isalpha()
 
 
+def _whole(path: str) -> str:
+    """A path in quotes and uncut: its end is what tells files apart."""
+    return show(path, longest=10_000)
+
+
 def _read_file(path: str) -> dict[str, Given]:
     """The file's values by dotted key."""
     try:
         with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
             text = file.read()
     except OSError as error:
-        raise UserError(f"--config {show(path)}: expected a YAML file that can be read: {error.strerror}") from None
+        raise UserError(f"--config {_whole(path)}: expected a YAML file that can be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"--config {show(path)}: expected a YAML file in UTF-8") from None
+        raise UserError(f"--config {_whole(path)}: expected a YAML file in UTF-8") from None
     content = read_yaml(text, path)
     if content is None:
-        raise UserError(f"--config {show(path)}: expected keys and values, the file holds none")
+        raise UserError(f"--config {_whole(path)}: expected keys and values, the file holds none")
     if not isinstance(content, dict):
-        raise UserError(f"--config {show(path)}: expected keys and values, the file holds {show(content)}")
+        raise UserError(f"--config {_whole(path)}: expected keys and values, the file holds {show(content)}")
     given: dict[str, Given] = {}
     leaves = set(_config_hints())
     for key, value in _flatten(content, "", leaves):

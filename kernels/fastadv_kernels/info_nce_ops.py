@@ -107,6 +107,8 @@ def _save_total(ctx, inputs, output):
     _, loss, *grads = output
     ctx.save_for_backward(loss, *grads, *inputs[1:4])
     ctx.mark_non_differentiable(loss, *grads)
+    # Else the backward pass is given zeros as large as the gradients, for outputs that have none.
+    ctx.set_materialize_grads(False)
 
 
 def _total_autograd(ctx, grad_total, *_):
