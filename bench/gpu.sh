@@ -6,6 +6,8 @@
 #   bench/gpu.sh --dry             the same on a CPU, in Triton's interpreter, at sizes that say nothing about speed
 #
 # PYTHON   the interpreter, python3 by default
+#
+# Where the package inf-cl is installed, its loss is timed beside InfoNCE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,6 +4,7 @@ The limits are measured here: the copy of as many bytes as the op must move, eac
 The caches are emptied before every run of anything, by the same benchmark for all.
 """
 
+import importlib.util
 import json
 import statistics
 import time
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from itertools import product
 
 import torch
+from torch.nn.functional import normalize
 
 from bench.gpu_check import arguments_of, outputs
+from bench.info_nce_calls import TEMPERATURE
 from bench.kernel_calls import CALLS, Call, Shape
 
 SHAPES = ((512, 32, 768), (64, 32, 768))
@@ -92,6 +95,22 @@ def row(
     return result
 
 
+def inf_cl_ms(clock: Clock, shape: tuple[int, ...]) -> float | None:
+    """Forward and backward of the package inf-cl's loss on as many queries and keys, or None where it is not installed."""
+    if importlib.util.find_spec("inf_cl") is None:
+        return None
+    from inf_cl import cal_flash_loss
+
+    vectors = [torch.randn(shape[0] * shape[1], shape[2], device=clock.device, dtype=torch.bfloat16) for _ in range(2)]
+    query, keys = (x.requires_grad_() for x in vectors)
+
+    def step():
+        loss = cal_flash_loss(normalize(query), normalize(keys), scale=1 / TEMPERATURE).mean()
+        return torch.autograd.grad(loss, (query, keys))
+
+    return clock.ms(step)
+
+
 def line(result: dict) -> str:
     eager, compiled = ("-" if result[key] is None else f"{result[key]:.4f}" for key in ("eager_ms", "compiled_ms"))
     name = f"{result['op']} {result['label']}"
@@ -130,6 +149,10 @@ def main() -> None:
         for call in CALLS[op](Shape(*shape, torch.bfloat16, device)):
             results.append(row(clock, call, shape, torch.bfloat16, compiles=False, is_eager=False))
             print(line(results[-1]))
+        # It takes one key set, without hard negatives or ids.
+        if op == "info_nce_backward" and (ms := inf_cl_ms(clock, shape)) is not None:
+            print(f"{'inf-cl, forward and backward':32} {'x'.join(map(str, shape)):12} bfloat16  {ms:9.4f}")
+            results.append({"op": "inf-cl", "shape": shape, "dtype": "bfloat16", "ms": ms})
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"card": card, "torch": torch.__version__, "results": results}, file, indent=1)
