@@ -96,7 +96,7 @@ def row(
 
 
 def inf_cl_ms(clock: Clock, shape: tuple[int, ...]) -> float | None:
-    """Forward and backward of the package inf-cl's loss on as many queries and keys, or None where it is not installed."""
+    """Forward and backward of inf-cl's loss on as many queries and keys; None where the package is not installed."""
     if importlib.util.find_spec("inf_cl") is None:
         return None
     from inf_cl import cal_flash_loss
