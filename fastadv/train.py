@@ -115,6 +115,18 @@ def _end(message: str, status: int) -> int:
     return status
 
 
+class _Terminal(logging.StreamHandler):
+    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time, which may change between two calls of ``main``."""
+
+    def __init__(self, name: str):
+        self._stream_name = name
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self):
+        return getattr(sys, self._stream_name)
+
+
 def _send_log_to_terminal() -> None:
     """What the library says of a run: remarks to stdout, warnings to stderr, by the first rank alone."""
     if int(os.environ.get("RANK", "0")) != 0:
@@ -122,7 +134,7 @@ def _send_log_to_terminal() -> None:
     log = logging.getLogger("fastadv")
     if log.handlers:
         return
-    remarks, warnings = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    remarks, warnings = _Terminal("stdout"), _Terminal("stderr")
     remarks.addFilter(lambda record: record.levelno < logging.WARNING)
     warnings.setLevel(logging.WARNING)
     for handler in (remarks, warnings):

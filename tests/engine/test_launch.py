@@ -1,5 +1,6 @@
 """The commands a user types: every launcher, one line for a mistake, and a plan that does nothing."""
 
+import io
 import os
 import subprocess
 import sys
@@ -84,6 +85,19 @@ def test_a_nan_is_one_line_and_status_1(make_config, tmp_path, capfd):
     assert main(["--config", str(path)]) == 1
     err = capfd.readouterr().err
     assert "Traceback" not in err and err.splitlines()[-1].startswith("fastadv: step 2: ")
+
+
+def test_the_log_follows_what_stdout_is(make_config, tmp_path, monkeypatch, capfd):
+    """A stream of an earlier call in this process may be closed by now."""
+    path = tmp_path / "some.yaml"
+    path.write_text(to_yaml(make_config(**{"train.max_steps": 1})), encoding="utf-8")
+    with io.StringIO() as closed_later, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed_later)
+        assert main(["--config", str(path)]) == 0
+        assert "tokenised" in closed_later.getvalue()
+    assert main(["--config", str(path), "--train.output_dir", str(tmp_path / "again")]) == 0
+    out, err = capfd.readouterr()
+    assert "reusing the tokenised text" in out and "Traceback" not in err
 
 
 def test_a_dry_run_says_the_plan_and_writes_nothing(make_config, tmp_path, capfd, monkeypatch):
