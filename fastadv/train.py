@@ -116,7 +116,7 @@ def _end(message: str, status: int) -> int:
 
 
 class _Terminal(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time, which may change between two calls of ``main``."""
+    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time; between two calls of ``main`` it may change."""
 
     def __init__(self, name: str):
         self._stream_name = name
