@@ -207,6 +207,8 @@ class EngineConfig:
     """compute type; bf16 needs zero_stage 1 or more"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
+    attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
+    """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
     timeout_minutes: float = 30.0

@@ -190,6 +190,26 @@ def _check_engine(config: Config) -> None:
         raise UserError(
             "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
         )
+    _check_attention(config)
+
+
+def _check_attention(config: Config) -> None:
+    kind = config.engine.attention
+    if kind in ("varlen", "flash_attn") and config.engine.precision == "fp32":
+        raise UserError(
+            f"engine.attention = {kind}: expected auto, sdpa or matmul at engine.precision fp32, "
+            "or engine.precision bf16"
+        )
+    if kind != "auto" and config.encoder.path == "generic":
+        raise UserError(
+            f"engine.attention = {kind}: expected auto where encoder.path is generic, which runs the model's own"
+        )
+    dropout = config.encoder.dropout
+    if kind == "varlen" and dropout is not None and dropout > 0:
+        raise UserError(
+            f"engine.attention = varlen: expected auto, sdpa, flash_attn or matmul where encoder.dropout is "
+            f"{show(dropout)}, or encoder.dropout 0: it drops no attention weights"
+        )
 
 
 def _check_lora(config: Config) -> None:
