@@ -73,7 +73,7 @@ def choose(device: str, dtype: torch.dtype, max_seqlen: int, dropout_p: float, f
     return "sdpa" if is_fused and max_seqlen > _LONGEST_SHORT else "matmul"
 
 
-_LONGEST_SHORT = 64
+_LONGEST_SHORT = 96
 """tokens of a sentence up to which the fused form has no advantage on a CPU"""
 
 
