@@ -164,6 +164,12 @@ COMBINATIONS = [
         {"engine.attention": "varlen", "engine.precision": "bf16", "engine.zero_stage": 1, "encoder.dropout": 0.1},
         ["engine.attention = varlen", "encoder.dropout is 0.1", "encoder.dropout 0"],
     ),
+    ({"engine.zero_stage": 3, "perturbation.reuse": "free"}, ["perturbation.reuse = free", "exact or adaptive"]),
+    ({"perturbation.reuse": "free", "perturbation.num_steps": 0}, ["perturbation.num_steps = 0", "at least 1"]),
+    ({"perturbation.reuse": "free", "perturbation.gradient": "separate"}, ["gradient = separate", "reuse is free"]),
+    ({"perturbation.probe_every": 0}, ["perturbation.probe_every = 0", "at least 1"]),
+    ({"perturbation.agreement": 0.0}, ["perturbation.agreement = 0", "above 0"]),
+    ({"perturbation.agreement": 1.5}, ["perturbation.agreement = 1.5", "at most 1"]),
     ({"engine.zero_stage": 3, "encoder.path": "generic"}, ["encoder.path = generic", "engine.zero_stage 3"]),
     ({"perturbation.step_relative": "true"}, ["perturbation.step_relative = true", "epsilon_relative"]),
     (
