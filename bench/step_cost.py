@@ -113,7 +113,7 @@ def _told_of_gradients(parameters: Iterable[Tensor], tracker: StepCounter):
             handle.remove()
 
 
-def measure_costs(
+def measure_costs(run: Callable[[], object], parameters: list[Tensor], held_bytes: int) -> dict[str, float]:
     run: Callable[[], object], parameters: list[Tensor], held_bytes: Callable[[], int]
 ) -> dict[str, float]:
     """FLOPs of ``run``, and MiB at its peak.
@@ -130,7 +130,7 @@ def measure_costs(
     return {
         "flops": tracker.flops,
         "working_mib": tracker.peak_beside_gradients / 2**20,
-        "total_mib": (tracker.peak + held_bytes()) / 2**20,
+        "total_mib": (tracker.peak + held_bytes) / 2**20,
     }
 
 

@@ -18,7 +18,7 @@ from fastadv.data.text import sentence_id
 MAX_LENGTH = 32
 MOST_TOKENS = 46
 NUM_BATCHES = 8
-_SEED = 5
+_SEED = 7
 
 
 @dataclass(frozen=True)

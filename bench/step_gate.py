@@ -13,7 +13,7 @@ _TEXTS = ["a wonderful story", "it is dull", "the plot was slow and the ending w
 
 
 def require_exact_is_none(model: str = "demo:minilm", num_steps: int = 2) -> None:
-    """Raises RuntimeError where perturbation, loss or a parameter's gradient differ, with and without the clean graph."""
+    """Raises RuntimeError where perturbation, loss or a gradient differ, with and without the clean graph."""
     for label in ("exact", "exact, clean graph"):
         mode = next(mode for mode in MODES if mode.label == label)
         exact = _outcome(model, mode.options, num_steps)

@@ -1,4 +1,4 @@
-"""What the step is compared with, in plain torch on a padded Hugging Face model: SimCSE, and the public code's structure.
+"""What the step is compared with, in plain torch on a padded Hugging Face model: SimCSE, and the public structure.
 
 Both take a batch as (B, L) ids and mask, run both views in one pass of 2B, take the first token's state through the
 head, and compute the loss of `bench.info_nce.materialised` at temperature 0.05.

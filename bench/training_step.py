@@ -1,4 +1,4 @@
-"""What a training step costs, beside a step of plain SimCSE: ``python -m bench.training_step --quick --json steps.json``.
+"""What a training step costs beside one of plain SimCSE: ``python -m bench.training_step --quick --json F``.
 
 Rows (`bench.step_rows`) are whole steps: gradients wiped, forward, search, backward, clipping by norm, optimizer. All
 rows of one encoder and batch size are built once in one process and take turns, in an order that is rotated, on the
@@ -6,7 +6,7 @@ same batches of real sentences (`bench.step_data`); dearer ones take part in eve
 process's CPU time, with the wall's beside it, and a row's ratio is the median over turns of its time over that of stock
 SimCSE in fp32 in the same turn. FLOPs and the peak of live tensors are counted in steps that are not timed.
 
-Nothing is timed before ``exact`` gives what ``none`` gives, in float64 to 1e-12, and before each row gives a finite loss.
+Nothing is timed before ``exact`` gives what ``none`` gives, in float64 to 1e-12, and each row a finite loss.
 
 The JSON has the layout of pytest-benchmark's, ``stats`` being CPU seconds; ``python -m bench.summary`` makes a table, a
 picture and a comparison with the targets of it. It is written after each group, and ``--resume`` goes on from there.
@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Optional
 
 import torch
 
@@ -72,24 +72,24 @@ def say(text: str) -> None:
 
 
 class Clock:
-    """CPU and wall seconds of one call."""
+    """CPU and wall seconds of one step, and its loss."""
 
-    def __init__(self, run: Callable[[], float]):
+    def __init__(self, row: Row, sample: Sample):
         wall, cpu = time.perf_counter(), time.process_time()
-        self.value = run()
+        self.loss = row.run(sample)
         self.cpu, self.wall = time.process_time() - cpu, time.perf_counter() - wall
 
 
 def warm_up(row: Row, sample: Sample) -> tuple[float, dict[str, float]]:
-    """CPU seconds of a second step; what the first one cost beside them. RuntimeError where a loss is not finite."""
-    losses = []
+    """CPU seconds of a first step, and what a second one costs beside them. RuntimeError where a loss is not finite."""
+    # The first step makes the optimizer's state, which is not to be counted.
+    clock = Clock(row, sample)
+    losses = [clock.loss]
     parameters = row.parameters()
-    costs = measure_costs(lambda: losses.append(row.run(sample)), parameters, row.held_bytes)
-    clock = Clock(lambda: row.run(sample))
-    losses.append(clock.value)
+    costs = measure_costs(lambda: losses.append(row.run(sample)), parameters, row.held_bytes())
     if not all(map(math.isfinite, losses)):
         raise RuntimeError(f"{row.name}: losses of {losses}; no time is taken of wrong results")
-    say(f"  warm-up {row.name}: {clock.cpu:.2f} s, loss {clock.value:.4f}")
+    say(f"  warm-up {row.name}: {clock.cpu:.2f} s, loss {clock.loss:.4f}")
     return clock.cpu, {**costs, "parameter_mib": bytes_of(parameters) / 2**20}
 
 
@@ -109,7 +109,7 @@ def take_turns(rows: list[Row], samples: list[Sample], num_turns: int, every: di
         start = turn % len(rows)
         for row in rows[start:] + rows[:start]:
             if turn % every[row.name] == 0:
-                clock = Clock(lambda: row.run(samples[turn % len(samples)]))
+                clock = Clock(row, samples[turn % len(samples)])
                 times[row.name][turn] = clock.cpu, clock.wall
         now = time.perf_counter()
         if now - said > 20 or turn == num_turns - 1:
