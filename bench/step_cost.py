@@ -114,8 +114,6 @@ def _told_of_gradients(parameters: Iterable[Tensor], tracker: StepCounter):
 
 
 def measure_costs(run: Callable[[], object], parameters: list[Tensor], held_bytes: int) -> dict[str, float]:
-    run: Callable[[], object], parameters: list[Tensor], held_bytes: Callable[[], int]
-) -> dict[str, float]:
     """FLOPs of ``run``, and MiB at its peak.
 
     Args:

@@ -13,10 +13,7 @@ picture and a comparison with the targets of it. It is written after each group,
 """
 
 import argparse
-import json
 import math
-import os
-import statistics as stats_of
 import sys
 import tempfile
 import time
@@ -26,19 +23,15 @@ from typing import Optional
 
 import torch
 
-from bench.ops import machine_info, settle_allocator, statistics
+from bench.ops import settle_allocator
 from bench.step_cost import bytes_of, measure_costs
-from bench.step_data import Sample, describe_lengths, draw_samples
+from bench.step_data import MAX_LENGTH, Sample, describe_lengths, draw_samples
 from bench.step_gate import require_exact_is_none
 from bench.step_models import write_base_encoder, write_masked_lm
 from bench.step_rows import Models, Row, build_rows
+from bench.turns import Clock, Times, plan_turns, read_done, say, take_turns, time_statistics, write_json
 from fastadv.encoder.source import find_model, load_tokenizer
 from fastadv.engine.processes import init_distributed
-
-_FEWEST_TURNS = 3
-_MOST_TURNS = 60
-# A row that costs so many stock steps takes part in every second turn, twice as many in every third.
-_DEAR = 3.0
 
 
 @dataclass(frozen=True)
@@ -67,88 +60,41 @@ FULL = (
 BUDGET_S = {"quick": 8.5 * 60, "full": 80 * 60}
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class Clock:
-    """CPU and wall seconds of one step, and its loss."""
-
-    def __init__(self, row: Row, sample: Sample):
-        wall, cpu = time.perf_counter(), time.process_time()
-        self.loss = row.run(sample)
-        self.cpu, self.wall = time.process_time() - cpu, time.perf_counter() - wall
-
-
-def warm_up(row: Row, sample: Sample) -> tuple[float, dict[str, float]]:
+def warm_up(row: Row, sample: Sample) -> tuple[float, dict]:
     """CPU seconds of a first step, and what a second one costs beside them. RuntimeError where a loss is not finite."""
     # The first step makes the optimizer's state, which is not to be counted.
     clock = Clock(row, sample)
-    losses = [clock.loss]
+    losses = [clock.value]
+    first_metrics = row.metrics()
     parameters = row.parameters()
     costs = measure_costs(lambda: losses.append(row.run(sample)), parameters, row.held_bytes())
     if not all(map(math.isfinite, losses)):
         raise RuntimeError(f"{row.name}: losses of {losses}; no time is taken of wrong results")
-    say(f"  warm-up {row.name}: {clock.cpu:.2f} s, loss {clock.loss:.4f}")
-    return clock.cpu, {**costs, "parameter_mib": bytes_of(parameters) / 2**20}
+    say(f"  warm-up {row.name}: {clock.cpu:.2f} s, loss {clock.value:.4f}")
+    return clock.cpu, {**costs, "parameter_mib": bytes_of(parameters) / 2**20, "first_metrics": first_metrics}
 
 
-def plan_turns(seconds: dict[str, float], base: str, left_s: float) -> tuple[int, dict[str, int]]:
-    """How many turns fit, and in every which turn each row takes part."""
-    every = {name: 1 + min(3, int(s / (_DEAR * seconds[base]))) for name, s in seconds.items()}
-    a_turn = sum(s / every[name] for name, s in seconds.items())
-    turns = min(_MOST_TURNS, int(left_s / a_turn))
-    return max(_FEWEST_TURNS * max(every.values()), turns), every
-
-
-def take_turns(rows: list[Row], samples: list[Sample], num_turns: int, every: dict[str, int], end: float) -> dict:
-    """Name → turn → (CPU seconds, wall seconds). Stops at ``end`` (perf_counter) once each row has its fewest."""
-    times: dict[str, dict[int, tuple[float, float]]] = {row.name: {} for row in rows}
-    began = said = time.perf_counter()
-    for turn in range(num_turns):
-        start = turn % len(rows)
-        for row in rows[start:] + rows[:start]:
-            if turn % every[row.name] == 0:
-                clock = Clock(row, samples[turn % len(samples)])
-                times[row.name][turn] = clock.cpu, clock.wall
-        now = time.perf_counter()
-        if now - said > 20 or turn == num_turns - 1:
-            left = (now - began) / (turn + 1) * (num_turns - turn - 1)
-            say(f"  turn {turn + 1} of {num_turns}, {left / 60:.1f} min left")
-            said = now
-        if now > end and all(len(found) >= _FEWEST_TURNS for found in times.values()):
-            say(f"  stopped after {turn + 1} turns: the time is used up")
-            break
-    return times
-
-
-def record(row: Row, group: Group, times: dict, base: dict, costs: dict, common: dict) -> dict:
+def record(row: Row, group: Group, times: Times, base: Times, costs: dict, common: dict) -> dict:
     """A benchmark as pytest-benchmark has it."""
-    cpu, wall = ([times[turn][i] for turn in sorted(times)] for i in (0, 1))
-    ratios = {}
-    for i, name in enumerate(("cpu", "wall")):
-        paired = [times[turn][i] / base[turn][i] for turn in times if turn in base]
-        ratios[f"ratio_{name}"] = statistics(paired)
-    median = stats_of.median(cpu)
+    stats, beside = time_statistics(times, base)
+    info = {
+        "row": row.label,
+        "dtype": row.dtype,
+        "via": row.via,
+        "num_steps": row.num_steps,
+        "encoder": group.encoder,
+        "batch_size": group.batch_size,
+        **beside,
+        **costs,
+        "gflop_per_s": costs["flops"] / stats["median"] / 1e9,
+        "metrics": row.metrics(),
+        **common,
+    }
     return {
         "name": f"{row.name} {group.name}",
         "group": f"training_step {group.name}",
-        "stats": {**statistics(cpu), "data": cpu},
-        "extra_info": {
-            "row": row.label,
-            "dtype": row.dtype,
-            "via": row.via,
-            "num_steps": row.num_steps,
-            "encoder": group.encoder,
-            "batch_size": group.batch_size,
-            "clock": "process CPU time",
-            "turns": sorted(times),
-            "wall": statistics(wall),
-            **ratios,
-            **costs,
-            "gflop_per_s": costs["flops"] / median / 1e9,
-            **common,
-        },
+        "stats": stats,
+        "extra_info": info,
     }
 
 
@@ -156,7 +102,7 @@ def run_group(group: Group, models: Models, options, budget_s: float) -> list[di
     began = time.perf_counter()
     samples = draw_samples(load_tokenizer(find_model(models.encoder)), group.batch_size)
     lengths = describe_lengths(samples)
-    say(f"{group.name}: {lengths}, padded to 32")
+    say(f"{group.name}: {lengths}, padded to {MAX_LENGTH}")
 
     def wanted(label: str) -> bool:
         return options.only is None or any(name in label for name in options.only)
@@ -172,17 +118,16 @@ def run_group(group: Group, models: Models, options, budget_s: float) -> list[di
         wanted=wanted,
         note=say,
     )
-    base = rows[0].name
     typical = min(samples, key=lambda s: abs(s.packed.num_tokens - lengths["length_mean"] * group.batch_size))
     seconds, costs = {}, {}
     for row in rows:
         seconds[row.name], costs[row.name] = warm_up(row, typical)
     say(f"  built, checked and counted in {time.perf_counter() - began:.0f} s")
     left_s = budget_s - (time.perf_counter() - began)
-    num_turns, every = plan_turns(seconds, base, left_s)
+    num_turns, every = plan_turns(seconds, left_s)
     times = take_turns(rows, samples, num_turns, every, began + budget_s)
-    common = {"threads": options.threads, "device": "cpu", "padded_length": 32, **lengths}
-    found = [record(row, group, times[row.name], times[base], costs[row.name], common) for row in rows]
+    common = {"threads": options.threads, "device": "cpu", "padded_length": MAX_LENGTH, **lengths}
+    found = [record(row, group, times[row.name], times[rows[0].name], costs[row.name], common) for row in rows]
     for benchmark in found:
         say("  " + describe(benchmark))
     return found
@@ -198,25 +143,6 @@ def describe(benchmark: dict) -> str:
     )
 
 
-def write_json(path: Path, settings: dict, benchmarks: list[dict]) -> None:
-    """Written aside and renamed, so that a killed run leaves a whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    found = {"machine_info": machine_info(), "settings": settings, "benchmarks": benchmarks}
-    aside.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    os.replace(aside, path)
-
-
-def read_done(path: Path, settings: dict) -> list[dict]:
-    """The benchmarks of an interrupted run. SystemExit where they are of other settings."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("settings") != settings:
-        raise SystemExit(f"bench.training_step: {path} was written with {found.get('settings')}, not {settings}")
-    return found["benchmarks"]
-
-
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=None, help="where the measurements go")
@@ -224,6 +150,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser.add_argument("--only", nargs="+", default=None, help="rows whose names hold one of these; stock stays")
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=("fp32", "bf16"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", default="demo:minilm", help="a folder in place of the 6-layer encoder")
     parser.add_argument("--budget-s", type=float, default=None, help="seconds for all, in place of the usual")
     parser.add_argument("--resume", action="store_true", help="keep the groups that --json has already")
     options = parser.parse_args(arguments)
@@ -231,19 +158,25 @@ def main(arguments: Optional[list[str]] = None) -> int:
     torch.manual_seed(0)
     groups = QUICK if options.quick else FULL
     budget_s = options.budget_s or BUDGET_S["quick" if options.quick else "full"]
-    settings = {"quick": options.quick, "only": options.only, "dtypes": options.dtypes, "threads": options.threads}
+    settings = {
+        "quick": options.quick,
+        "only": options.only,
+        "dtypes": options.dtypes,
+        "threads": options.threads,
+        "model": options.model,
+    }
     done = read_done(options.json, settings) if options.resume and options.json else []
     names_done = {benchmark["group"] for benchmark in done}
     began = time.perf_counter()
     settle_allocator()
     init_distributed()
     with tempfile.TemporaryDirectory() as folder:
-        require_exact_is_none()
+        require_exact_is_none(options.model)
         for number, group in enumerate(groups):
             if f"training_step {group.name}" in names_done:
                 say(f"{group.name}: done before")
                 continue
-            encoder = "demo:minilm" if group.encoder == "minilm" else write_base_encoder(Path(folder) / group.encoder)
+            encoder = options.model if group.encoder == "minilm" else write_base_encoder(Path(folder) / group.encoder)
             models = Models(group.encoder, encoder, write_masked_lm(encoder, Path(folder) / f"{group.encoder}-lm"))
             left_s = budget_s - (time.perf_counter() - began)
             share = group.share / sum(g.share for g in groups[number:])
