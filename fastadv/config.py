@@ -100,8 +100,13 @@ class PerturbationConfig:
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
     perturb_special_tokens: bool = True
     """false: delta and eta are 0 at special tokens, which then enter no norm"""
-    reuse: Literal["none", "exact"] = "exact"
-    """what inner steps share: nothing (the reference), or everything that leaves the result the same"""
+    reuse: Literal["none", "exact", "adaptive", "free"] = "exact"
+    """what inner steps share: none: nothing (the reference); exact: everything that leaves the result the same;
+    adaptive: late steps reuse a gradient that no longer turns; free: every step also trains (FreeLB)"""
+    probe_every: int = 100
+    """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
+    agreement: float = 0.99
+    """adaptive: mean cosine to all later gradients at which one stands for them"""
     on_nonfinite: Literal["raise", "skip"] = "raise"
     """a non-finite inner gradient ends the run, or leaves its batch out, whose place in the step the next one takes"""
     max_nonfinite_steps: int = 10
@@ -207,6 +212,8 @@ class EngineConfig:
     """compute type; bf16 needs zero_stage 1 or more"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
+    attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
+    """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
     timeout_minutes: float = 30.0

@@ -68,6 +68,8 @@ RULES = {
     ),
     "perturbation.epsilon_relative": _NOT_NEGATIVE,
     "perturbation.sigma": _NOT_NEGATIVE,
+    "perturbation.probe_every": _COUNT_FROM_1,
+    "perturbation.agreement": ((lambda value: 0 < value <= 1), "a number above 0, at most 1"),
     "perturbation.max_nonfinite_steps": _COUNT_FROM_1,
     "optimizer.lr": _NOT_NEGATIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
@@ -181,14 +183,35 @@ def _check_engine(config: Config) -> None:
         raise UserError(
             "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 to 3 with bf16"
         )
-    if engine.zero_stage == 3 and config.perturbation.reuse == "none":
+    reuse = config.perturbation.reuse
+    if engine.zero_stage == 3 and reuse in ("none", "free"):
         raise UserError(
-            "perturbation.reuse = none: expected exact at engine.zero_stage 3, where no rank holds the parameters that "
-            "the reference takes gradients by"
+            f"perturbation.reuse = {reuse}: expected exact or adaptive at engine.zero_stage 3, where no rank holds the "
+            "parameters that its passes take gradients by"
         )
     if engine.zero_stage == 3 and config.encoder.path == "generic":
         raise UserError(
             "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
+        )
+    _check_attention(config)
+
+
+def _check_attention(config: Config) -> None:
+    kind = config.engine.attention
+    if kind in ("varlen", "flash_attn") and config.engine.precision == "fp32":
+        raise UserError(
+            f"engine.attention = {kind}: expected auto, sdpa or matmul at engine.precision fp32, "
+            "or engine.precision bf16"
+        )
+    if kind != "auto" and config.encoder.path == "generic":
+        raise UserError(
+            f"engine.attention = {kind}: expected auto where encoder.path is generic, which runs the model's own"
+        )
+    dropout = config.encoder.dropout
+    if kind == "varlen" and dropout is not None and dropout > 0:
+        raise UserError(
+            f"engine.attention = varlen: expected auto, sdpa, flash_attn or matmul where encoder.dropout is "
+            f"{show(dropout)}, or encoder.dropout 0: it drops no attention weights"
         )
 
 
@@ -229,6 +252,14 @@ def rtd_generator_of(config: Config) -> Optional[str]:
 
 def _check_sizes(config: Config) -> None:
     sizes = config.perturbation
+    if sizes.reuse == "free":
+        if sizes.as_mixed().num_inner_steps == 0:
+            raise UserError("perturbation.num_steps = 0: expected at least 1 where perturbation.reuse is free")
+        if sizes.gradient == "separate":
+            raise UserError(
+                "perturbation.gradient = separate: expected shared where perturbation.reuse is free, whose passes "
+                "train at one point"
+            )
     if sizes.method != "mixed" and sizes.epsilon is None and sizes.epsilon_relative is None:
         raise UserError(
             f"perturbation.epsilon = null: expected a number of at least 0, or perturbation.epsilon_relative, where "

@@ -157,6 +157,19 @@ IMPOSSIBLE = [
 COMBINATIONS = [
     ({"engine.precision": "bf16"}, ["engine.precision = bf16", "engine.zero_stage"]),
     ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
+    ({"engine.attention": "varlen"}, ["engine.attention = varlen", "sdpa or matmul", "engine.precision fp32"]),
+    ({"engine.attention": "flash_attn"}, ["engine.attention = flash_attn", "sdpa or matmul", "engine.precision bf16"]),
+    ({"engine.attention": "matmul", "encoder.path": "generic"}, ["engine.attention = matmul", "expected auto"]),
+    (
+        {"engine.attention": "varlen", "engine.precision": "bf16", "engine.zero_stage": 1, "encoder.dropout": 0.1},
+        ["engine.attention = varlen", "encoder.dropout is 0.1", "encoder.dropout 0"],
+    ),
+    ({"engine.zero_stage": 3, "perturbation.reuse": "free"}, ["perturbation.reuse = free", "exact or adaptive"]),
+    ({"perturbation.reuse": "free", "perturbation.num_steps": 0}, ["perturbation.num_steps = 0", "at least 1"]),
+    ({"perturbation.reuse": "free", "perturbation.gradient": "separate"}, ["gradient = separate", "reuse is free"]),
+    ({"perturbation.probe_every": 0}, ["perturbation.probe_every = 0", "at least 1"]),
+    ({"perturbation.agreement": 0.0}, ["perturbation.agreement = 0", "above 0"]),
+    ({"perturbation.agreement": 1.5}, ["perturbation.agreement = 1.5", "at most 1"]),
     ({"engine.zero_stage": 3, "encoder.path": "generic"}, ["encoder.path = generic", "engine.zero_stage 3"]),
     ({"perturbation.step_relative": "true"}, ["perturbation.step_relative = true", "epsilon_relative"]),
     (

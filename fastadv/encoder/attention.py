@@ -1,19 +1,34 @@
-"""Attention of packed sentences: each sentence attends to itself alone.
+"""The layout of packed sentences for attention, in which each sentence attends to itself alone.
 
-Everything else in a transformer works token by token and runs on (T, D) without padding; only here the tokens
-are laid out as (B, L), because the matrix products of a batch want one shape.
+Everything else in a transformer works token by token and runs on (T, D) without padding; only in attention (and in
+pooling) the tokens are laid out as (B, L), because the matrix products of a batch want one shape. Which attention
+runs on that layout is ``attention_kinds.py``'s business.
 """
 
-from typing import NamedTuple, Optional
+from dataclasses import dataclass, field
+from typing import Optional
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
 
 
-class Padding(NamedTuple):
+@dataclass(frozen=True)
+class HeadLayout:
+    """Where the T * H rows of one head's d entries lie in a (B, H, L) layout."""
+
+    index: Tensor
+    """(T * H,) int64, (sentence * H + head) * L + position"""
+    source: Tensor
+    """(B * H * L,) int64, the row that fills each place. Behind a sentence's end it is that of its own first token, so
+    that what is not finite stays in its sentence; the bias gives it the weight 0"""
+    bias: Optional[Tensor]
+    """(B * H, 1, L), added to logits: 0 at real tokens, -inf behind a sentence's end; None where none is padded"""
+
+
+@dataclass(frozen=True)
+class Padding:
     """Where the T packed tokens of a batch lie in a (B, L) layout."""
 
     index: Tensor
@@ -22,8 +37,34 @@ class Padding(NamedTuple):
     """(B, 1, 1, L) bool, true at real tokens; None where no sentence is padded"""
     first_tokens: Tensor
     """(B,) int64, the packed position of each sentence's first token"""
+    cu_seqlens: Tensor
+    """(B + 1,) int32, the batch's"""
     num_sentences: int
     max_seqlen: int
+    _heads: dict = field(default_factory=dict, repr=False)
+
+    def heads(self, num_heads: int, dtype: torch.dtype) -> HeadLayout:
+        """The layout head by head, worked out once for each number of heads and type of the logits."""
+        layout = self._heads.get((num_heads, dtype))
+        if layout is None:
+            layout = self._heads[num_heads, dtype] = _head_layout(self, num_heads, dtype)
+        return layout
+
+
+def _head_layout(padding: Padding, num_heads: int, dtype: torch.dtype) -> HeadLayout:
+    num_sentences, length, device = padding.num_sentences, padding.max_seqlen, padding.index.device
+    heads = torch.arange(num_heads, device=device)
+    rows = padding.index // length
+    index = ((rows[:, None] * num_heads + heads) * length + (padding.index % length)[:, None]).flatten()
+    source = padding.first_tokens[:, None, None] * num_heads + heads[None, :, None]
+    source = source.repeat(1, 1, length).flatten()
+    source[index] = torch.arange(len(index), device=device)
+    bias = None
+    if padding.mask is not None:
+        bias = torch.zeros(padding.mask.shape, dtype=dtype, device=device)
+        bias = bias.masked_fill_(~padding.mask, float("-inf")).repeat(1, num_heads, 1, 1)
+        bias = bias.view(num_sentences * num_heads, 1, length)
+    return HeadLayout(index, source, bias)
 
 
 def padding_of(batch: PackedBatch) -> Padding:
@@ -39,7 +80,7 @@ def padding_of(batch: PackedBatch) -> Padding:
             columns = torch.arange(max_seqlen, device=starts.device)
             mask = (columns < batch.lengths[:, None])[:, None, None, :]
         index = batch.token_sentence * max_seqlen + positions
-        padding = Padding(index, mask, starts, num_sentences, max_seqlen)
+        padding = Padding(index, mask, starts, batch.cu_seqlens, num_sentences, max_seqlen)
         # The batch is frozen to its users; this is a memo, not a field.
         object.__setattr__(batch, "padding", padding)
     return padding
@@ -74,6 +115,23 @@ class _Gather(torch.autograd.Function):
         return _Scatter.apply(grad, index, ctx.size), None
 
 
+class _Fill(torch.autograd.Function):
+    """rows (N, d) -> rows[source] (size, d), which has every row at ``index`` and a copy of some row elsewhere.
+
+    The gradient is a gather: it takes that at the copies for 0, as it is where no weight reaches them.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, source, index):
+        ctx.save_for_backward(index)
+        return rows.index_select(0, source)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (index,) = ctx.saved_tensors
+        return _Gather.apply(grad, index), None, None
+
+
 def pad(rows: Tensor, padding: Padding) -> Tensor:
     """(T, D) -> (B, L, D), zeros where there is no token."""
     num_sentences, max_seqlen = padding.num_sentences, padding.max_seqlen
@@ -93,48 +151,17 @@ def first_rows(rows: Tensor, padding: Padding) -> Tensor:
     return _Gather.apply(rows, padding.first_tokens)
 
 
-def self_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Padding,
-    num_heads: int,
-    dropout_p: float,
-    first_tokens_only: bool = False,
-) -> Tensor:
-    """Softmax attention inside each sentence, logits scaled by 1 / sqrt(head size).
+def pad_heads(rows: Tensor, layout: HeadLayout, num_heads: int, max_seqlen: int) -> Tensor:
+    """(T, D) -> (B * H, L, D / H), copies of real rows where there is no token: the weight there must be 0.
 
-    Args:
-        query: (T, D), or (B, D) with ``first_tokens_only``: then the first token of each sentence asks alone.
-        key, value: (T, D).
-        dropout_p: probability with which an attention weight is dropped; 0 is off.
-
-    Returns:
-        (T, D) or (B, D), as ``query``.
+    One copy where ``pad`` and a transpose make two, and no zeros to write.
     """
-    asking = query.unsqueeze(1) if first_tokens_only else pad(query, padding)
-    heads = [_split_heads(grid, num_heads) for grid in (asking, pad(key, padding), pad(value, padding))]
-    # In half precision on the CPU, torch's fused attention is slower than its own matrix products.
-    is_half_on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
-    attend = _matmul_attention if is_half_on_cpu else _fused_attention
-    states = attend(*heads, padding.mask, dropout_p).transpose(1, 2).flatten(2)
-    return states.squeeze(1) if first_tokens_only else unpad(states, padding)
+    head_size = rows.shape[1] // num_heads
+    filled = _Fill.apply(rows.reshape(-1, head_size), layout.source, layout.index)
+    return filled.view(-1, max_seqlen, head_size)
 
 
-def _fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p)
-
-
-def _matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float) -> Tensor:
-    logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    if mask is not None:
-        logits = logits.masked_fill(~mask, float("-inf"))
-    weights = logits.softmax(-1)
-    if dropout_p > 0:
-        weights = F.dropout(weights, dropout_p)
-    return weights @ value
-
-
-def _split_heads(grid: Tensor, num_heads: int) -> Tensor:
-    """(B, L, D) -> (B, H, L, D / H)."""
-    return grid.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+def unpad_heads(grid: Tensor, layout: HeadLayout, num_heads: int) -> Tensor:
+    """(B * H, L, D / H) -> (T, D)."""
+    head_size = grid.shape[-1]
+    return _Gather.apply(grid.reshape(-1, head_size), layout.index).view(-1, num_heads * head_size)

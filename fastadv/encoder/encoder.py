@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.encoder.attention import padding_of
+from fastadv.encoder.attention_kinds import KINDS as ATTENTION
 from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.lora import add_lora
@@ -49,9 +50,11 @@ class Encoder(nn.Module):
         dropout: probability of every dropout in the model, attention included. None: as configured.
         path: ``packed``, ``generic``, or ``auto``, which is packed where that can run the model.
         perturb_at: what X is: ``embedding``, the embedding layer's output, or ``word``, the word embeddings.
+        attention: which attention the packed path runs (``attention_kinds.py``); the generic path runs the model's
+            own and takes ``auto`` alone.
 
     Raises:
-        UserError: a value that is not allowed, or a path that cannot run this model.
+        UserError: a value that is not allowed, or a path or attention that cannot run this model.
     """
 
     def __init__(
@@ -63,11 +66,13 @@ class Encoder(nn.Module):
         dropout: Optional[float] = None,
         path: str = "auto",
         perturb_at: str = "embedding",
+        attention: str = "auto",
     ):
         super().__init__()
         _check_choice("pooling", pooling, POOLINGS)
         _check_choice("path", path, PATHS)
         _check_choice("perturb_at", perturb_at, PERTURB_AT)
+        _check_choice("attention", attention, ATTENTION)
         if dropout is not None:
             set_dropout(hf_model, dropout)
         self.hf = hf_model
@@ -75,7 +80,7 @@ class Encoder(nn.Module):
         self.pooling = pooling
         self.perturb_at = perturb_at
         self.max_length = _length_limit(hf_model.config, tokenizer, max_length)
-        self._model = _choose_path(hf_model, path, perturb_at)
+        self._model = _choose_path(hf_model, path, perturb_at, attention)
 
     @classmethod
     def from_pretrained(
@@ -91,6 +96,7 @@ class Encoder(nn.Module):
         lora_rank: Optional[int] = None,
         lora_alpha: Optional[float] = None,
         lora_target_modules: Optional[Sequence[str]] = None,
+        attention: str = "auto",
     ) -> "Encoder":
         """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
 
@@ -114,6 +120,7 @@ class Encoder(nn.Module):
             dropout=dropout,
             path=path,
             perturb_at=perturb_at,
+            attention=attention,
         )
         if num_frozen_layers is not None:
             freeze_layers(encoder.hf, num_frozen_layers)
@@ -324,13 +331,15 @@ def _length_limit(config, tokenizer, max_length: Optional[int]) -> int:
     return max_length
 
 
-def _choose_path(hf_model: nn.Module, path: str, perturb_at: str):
+def _choose_path(hf_model: nn.Module, path: str, perturb_at: str, attention: str):
     reason = why_not_packed(hf_model.config)
     if path == "packed" and reason is not None:
         raise UserError(f"path 'packed' cannot run this model: {reason}; 'generic' can")
     if path == "generic" or reason is not None:
         why = "as asked" if path == "generic" else reason
+        if attention != "auto":
+            raise UserError(f"attention {attention!r} is not possible on the generic path ({why}); 'auto' is")
         logger.info("%s runs padded through the generic path (%s)", type(hf_model).__name__, why)
         return GenericModel(hf_model, perturb_at)
     logger.info("%s runs on packed tokens", type(hf_model).__name__)
-    return PackedModel(hf_model, perturb_at)
+    return PackedModel(hf_model, perturb_at, attention)

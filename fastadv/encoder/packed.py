@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
-from fastadv.encoder.attention import Padding, first_rows, padding_of, self_attention
+from fastadv.encoder.attention import Padding, first_rows, padding_of
+from fastadv.encoder.attention_kinds import self_attention
 from fastadv.encoder.families import FAMILIES, Layer
 from fastadv.encoder.positions import position_ids
 
@@ -39,8 +40,9 @@ class PackedModel:
 
     name = "packed"
 
-    def __init__(self, hf: nn.Module, perturb_at: str):
+    def __init__(self, hf: nn.Module, perturb_at: str, attention: str = "auto"):
         self.hf = hf
+        self.attention = attention
         self.family = FAMILIES[hf.config.model_type]
         self.perturb_at = perturb_at
 
@@ -68,7 +70,8 @@ class PackedModel:
         states = first
         layers = [layer for block in self.family.blocks(self.hf) for layer in self.family.layers(block)]
         for i, layer in enumerate(layers):
-            states = _run_layer(layer, states, padding, dropout, first_tokens_only and i == len(layers) - 1)
+            only_first = first_tokens_only and i == len(layers) - 1
+            states = _run_layer(layer, states, padding, dropout, only_first, self.attention)
         return first, states
 
     def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:
@@ -78,7 +81,9 @@ class PackedModel:
         return _dropout(embeddings.LayerNorm(summed), embeddings.dropout, dropout)
 
 
-def _run_layer(layer: Layer, states: Tensor, padding: Padding, dropout: bool, first_tokens_only: bool) -> Tensor:
+def _run_layer(
+    layer: Layer, states: Tensor, padding: Padding, dropout: bool, first_tokens_only: bool, attention: str
+) -> Tensor:
     asking = first_rows(states, padding) if first_tokens_only else states
     context = self_attention(
         layer.query(asking),
@@ -88,6 +93,7 @@ def _run_layer(layer: Layer, states: Tensor, padding: Padding, dropout: bool, fi
         layer.num_heads,
         layer.attention_dropout.p if dropout else 0.0,
         first_tokens_only,
+        attention,
     )
     context = _dropout(layer.attention_dense(context), layer.attention_output_dropout, dropout)
     attended = layer.attention_norm(context + asking)

@@ -86,6 +86,17 @@ def choose_kernels(config: Config) -> None:
         raise UserError(f"engine.kernels = {config.engine.kernels}: {error}") from error
 
 
+def check_attention(config: Config) -> None:
+    """UserError where the named attention cannot run on this machine."""
+    from fastadv.encoder.attention_kinds import why_not
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if config.engine.precision == "bf16" else torch.float32
+    obstacle = why_not(config.engine.attention, device, dtype, config.encoder.dropout or 0.0)
+    if obstacle is not None:
+        raise UserError(f"engine.attention = {config.engine.attention}: {obstacle}")
+
+
 def build_encoder(config: Config):
     """The encoder as its checkpoint holds it, in float32."""
     from fastadv.encoder import Encoder
@@ -104,6 +115,7 @@ def build_encoder(config: Config):
         lora_rank=encoder.lora_rank,
         lora_alpha=encoder.lora_alpha,
         lora_target_modules=encoder.lora_target_modules,
+        attention=config.engine.attention,
     )
 
 

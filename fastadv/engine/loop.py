@@ -16,7 +16,14 @@ from torch import Tensor
 from fastadv.config import Config, to_yaml
 from fastadv.config_checks import check_config, check_encoder
 from fastadv.engine import processes, zero
-from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution, choose_kernels
+from fastadv.engine.build import (
+    TrainingData,
+    build_encoder,
+    build_step,
+    check_attention,
+    check_resolution,
+    choose_kernels,
+)
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import (
     Position,
@@ -103,6 +110,7 @@ class Trainer:
         if self.encoder is None:
             check_encoder(self.config)
         choose_kernels(self.config)
+        check_attention(self.config)
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)

@@ -7,9 +7,12 @@
     L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
     loss  = objective(z, z+, z_adv, L_RTD)
 
+Under ``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
+
 Inner forwards never go through the engine, so nothing is reduced in them.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Optional
 
@@ -19,11 +22,13 @@ from torch import Tensor, nn
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective, Views
-from fastadv.perturbation import Adversary, EtaTable, NonFiniteGradient, Perturbation
+from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation
 from fastadv.perturbation.ball import active_tokens, wide
-from fastadv.perturbation.inner_loop import CleanGradient, perturbed
+from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.inner_loop import CleanGradient
 
 from .dropout_replay import DropoutReplay
+from .free import free_loss
 from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss, kept_buffers
 
@@ -63,8 +68,13 @@ class Step(nn.Module):
         self.is_skipped = False
         self.whole: Optional[GlobalBatch] = None
         self.eta_table: Optional[EtaTable] = None
+        self.adaptive: Optional[AdaptiveReuse] = None
         if objective.uses_adversary:
             self._adversary = Adversary(self.perturbation, encoder, objective)
+            if self.perturbation.reuse == "adaptive" and self.perturbation.num_inner_steps > 0:
+                self.adaptive = AdaptiveReuse(
+                    self.perturbation.num_inner_steps, perturbation.probe_every, perturbation.agreement
+                )
             if self.perturbation.use_eta:
                 dtype = wide(next(encoder.parameters()).dtype)
                 self.eta_table = EtaTable(
@@ -88,8 +98,13 @@ class Step(nn.Module):
         query = objective.project(pooled)
         keys_masks = DropoutReplay(x.device)
         keys = self._positive_keys(batch) if objective.uses_positive else None
-        adversarial = adversarial_keys = eta = loss_rtd = None
-        if objective.uses_adversary:
+        views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
+        found = None
+        is_free = objective.uses_adversary and self.perturbation.reuse == "free"
+        if is_free:
+            loss, terms, found, weight_rtd = free_loss(self, x, batch, views, self._start_of_eta(batch))
+            self._record(found, batch)
+        elif objective.uses_adversary:
             inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
             # Frozen embeddings have no graph to X.
             has_graph = is_as_inner and x.requires_grad
@@ -97,12 +112,17 @@ class Step(nn.Module):
             found = self._search(x, batch, inner_loss, at_clean)
             adversarial = objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
-            eta = found.eta
+            views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if self.detection is not None:
+            eta = None if found is None else found.eta
             loss_rtd, rtd_metrics = self.detection(batch, pooled, query, eta, whole.tokens_a_rank, whole.num_ranks)
             self.metrics.update(rtd_metrics)
-        views = Views(query, batch.sentence_ids, keys, adversarial, adversarial_keys, loss_rtd, whole.rows_a_rank)
-        loss, terms = objective.loss(views)
+            views = replace(views, loss_rtd=loss_rtd)
+        if is_free and self.detection is not None:
+            loss = loss + weight_rtd * views.loss_rtd
+            terms["loss_rtd"] = views.loss_rtd.detach()
+        if not is_free:
+            loss, terms = objective.loss(views)
         self.metrics.update(loss=loss.detach(), **terms)
         return loss
 
@@ -142,8 +162,21 @@ class Step(nn.Module):
     def _search(
         self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]
     ) -> Perturbation:
-        eta = None if self.eta_table is None else self.eta_table.read(batch)
-        found = self._adversary.search(x, batch, loss, eta, at_clean)
+        is_probe = self.adaptive is not None and self.adaptive.is_probe_due
+        num_gradients = None if self.adaptive is None or is_probe else self.adaptive.num_gradients
+        found = self._adversary.search(x, batch, loss, self._start_of_eta(batch), at_clean, num_gradients, is_probe)
+        self._record(found, batch)
+        if is_probe and not self.is_skipped:
+            self._learn(x, loss, found)
+        if self.adaptive is not None:
+            self.metrics["num_gradients"] = torch.tensor(float(len(found.trace.losses)))
+        return found
+
+    def _start_of_eta(self, batch: PackedBatch) -> Optional[Tensor]:
+        return None if self.eta_table is None else self.eta_table.read(batch)
+
+    def _record(self, found: Perturbation, batch: PackedBatch) -> None:
+        """Metrics and table rows of what was found; a fault ends the run or marks the batch as skipped."""
         # Of all ranks' rows, so that all raise or skip together.
         nonfinite_step = gather_rows(found.nonfinite_step, self.whole.rows)
         if bool((nonfinite_step > 0).any()):
@@ -151,7 +184,7 @@ class Step(nn.Module):
                 raise NonFiniteGradient(nonfinite_step)
             self.is_skipped = True
             self.metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
-        if self.perturbation.num_inner_steps > 1:
+        if len(found.trace.losses) > 1:
             self.metrics["inner_gain"] = found.gain
         self.metrics["delta_rms"] = found.delta.square().mean().sqrt()
         if self.eta_table is not None:
@@ -159,12 +192,25 @@ class Step(nn.Module):
             self.metrics["eta_rms"] = found.eta.square().mean().sqrt()
             if found.epsilon_token is not None:
                 self.metrics["eta_table_dead_share"] = self.eta_table.dead_share(found.epsilon_token.mean())
-        return found
+
+    def _learn(self, x: Tensor, loss: InnerLoss, found: Perturbation) -> None:
+        """A probe's lesson: how many gradients are enough, and which share of the exact gain so many reach."""
+        trace = found.trace
+        num_gradients = self.adaptive.learn(gather_rows(trace.agreements(), self.whole.rows))
+        counts = num_gradients, len(trace.losses)
+        ends = [trace.end_with(count, self.perturbation.num_inner_steps) for count in counts]
+        losses = torch.stack([trace.losses[0], *self._adversary.losses_at(x, loss, *ends)]).to(wide(x.dtype))
+        start, reused, exact = gather_unequal(losses[None]).sum(dim=0)
+        self.metrics["reuse_num_gradients"] = torch.tensor(float(num_gradients))
+        # Where the exact search gains nothing there is nothing to have a share of.
+        self.metrics["reuse_gain_share"] = (reused - start) / (exact - start)
 
     def commit(self) -> None:
         """After an optimizer step: what the searches found enters the eta table."""
         if self.eta_table is not None:
             self.eta_table.commit(gather_unequal)
+        if self.adaptive is not None:
+            self.adaptive.commit()
 
     def discard(self) -> None:
         """After a skipped batch: what its search found is forgotten."""
@@ -173,8 +219,11 @@ class Step(nn.Module):
 
     def extra_state_dict(self) -> dict[str, Tensor]:
         """State that is no parameter and no buffer: tensors by name."""
-        return {} if self.eta_table is None else self.eta_table.state_dict()
+        return {name: value for owner in self._stateful() for name, value in owner.state_dict().items()}
 
     def load_extra_state_dict(self, state: dict[str, Tensor]) -> None:
-        if self.eta_table is not None:
-            self.eta_table.load_state_dict(state)
+        for owner in self._stateful():
+            owner.load_state_dict(state)
+
+    def _stateful(self) -> list[EtaTable | AdaptiveReuse]:
+        return [owner for owner in (self.eta_table, self.adaptive) if owner is not None]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
-from fastadv.perturbation.inner_loop import perturbed
+from fastadv.perturbation.chains import perturbed
 
 from .rtd_generators import Fill, Generator, make_generator
 

@@ -9,7 +9,8 @@ loop::
 
 ``reuse: exact`` takes one gradient a step for delta and eta alike, with the parameters frozen, so that no weight
 gradient is computed and no activation kept for one. ``reuse: none`` is the reference it is compared with: a full
-backward through every parameter, once for delta and once for eta.
+backward through every parameter, once for delta and once for eta. ``adaptive`` (``adaptive.py``) is ``exact`` with
+fewer gradients than steps; ``free`` (``freelb.py``) needs no search of its own.
 
 A search that starts at X itself may take its first gradient from the graph of the clean pass, where the caller has one
 (``at_clean``): one forward less.
@@ -24,11 +25,10 @@ from torch import Tensor, nn
 
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
-from fastadv_kernels import segment_norm
 
-from .ball import active_tokens, sentence_sizes, wide
-from .sentence import mix, start_delta, step_both, step_fgsm, step_pgd
-from .token import start_eta, step_eta
+from .chains import Chains, Gradients, Surroundings, perturbed
+from .sentence import mix
+from .trace import Trace
 
 InnerLoss = Callable[[Tensor], Tensor]
 """points (T, E) → the loss summed over sentences, a scalar"""
@@ -73,6 +73,23 @@ class Perturbation:
     """(B,) int64: the inner step (from 1) whose gradient was not finite in that sentence first, 0 for never"""
     epsilon_token: Optional[Tensor]
     """(B,) radius of eta, or None"""
+    trace: Trace
+    """what the search did"""
+
+    @classmethod
+    def of(cls, end: Chains, trace: Trace) -> "Perturbation":
+        """Where a search ended."""
+        sizes, use_eta = end.around.sizes, end.around.config.use_eta
+        return cls(
+            delta=end.delta,
+            eta=end.eta,
+            delta_pgd=end.pgd,
+            delta_fgsm=end.fgsm,
+            gain=trace.gain,
+            nonfinite_step=trace.nonfinite_step,
+            epsilon_token=sizes.epsilon_token if use_eta else None,
+            trace=trace,
+        )
 
 
 class Adversary:
@@ -81,17 +98,22 @@ class Adversary:
     Args:
         config: norms, radii, steps and reuse.
         modules: whatever owns the parameters that enter the inner loss. They are frozen while a search runs
-            (``reuse: exact``) or take part in its full backward (``reuse: none``).
+            or, under ``reuse: none``, take part in its full backward.
     """
 
     def __init__(self, config: PerturbationConfig, *modules: nn.Module):
         self.config = config.as_mixed()
         self._modules = modules
+        self._is_reference = config.reuse == "none"
 
     @property
     def starts_at_clean(self) -> bool:
         """Whether the first gradient is taken at x itself: delta starts at 0 and there is no eta."""
         return self.config.sigma == 0 and not self.config.use_eta
+
+    def start(self, x: Tensor, batch: PackedBatch, eta: Optional[Tensor] = None) -> Chains:
+        """Where a search around ``x`` (T, E) begins; ``eta`` as in `search`."""
+        return Chains.start(Surroundings.of(self.config, x, batch), x, eta)
 
     def search(
         self,
@@ -100,6 +122,8 @@ class Adversary:
         loss: InnerLoss,
         eta: Optional[Tensor] = None,
         at_clean: Optional[CleanGradient] = None,
+        num_gradients: Optional[int] = None,
+        keeps_gradients: bool = False,
     ) -> Perturbation:
         """Finds delta and eta that raise ``loss`` around ``x``.
 
@@ -108,80 +132,62 @@ class Adversary:
             loss: sums over sentences; every sentence's part must depend on its own tokens only.
             eta: (T, E) start of the token-level perturbation, by default 0; without ``use_eta`` it must be None.
             at_clean: serves as the first gradient where the search `starts_at_clean`, unless ``reuse`` is none.
+            num_gradients: gradients taken; steps after so many reuse the last. None: one a step.
+            keeps_gradients: keep them all in the result's trace.
 
         Returns:
             The perturbation; non-finite gradients are recorded in it and leave their sentence's part as it was.
         """
-        config, norm = self.config, self.config.norm
         x = x.detach()
-        active = active_tokens(batch, config)
-        sizes = sentence_sizes(x, batch, config, active)
-        pgd = fgsm = start_delta(x, batch, config.sigma, sizes, norm, active)
-        if config.use_eta:
-            eta = torch.zeros_like(pgd) if eta is None else eta.to(pgd.dtype)
-            eta = start_eta(eta, batch, sizes, norm, active)
-        elif eta is not None:
-            raise ValueError("eta was given, but perturbation.use_eta is false")
-        nonfinite_step = torch.zeros(batch.num_sentences, dtype=torch.int64, device=x.device)
-        losses: list[Tensor] = []
-        with self._frozen() if config.reuse == "exact" else nullcontext():
-            for step in range(1, config.num_inner_steps + 1):
-                if step == 1 and at_clean is not None and self.starts_at_clean and config.reuse == "exact":
-                    grad, value = at_clean()
-                    # Both chains stand at x.
-                    grads = (_of_active(grad, active),) * 3
-                else:
-                    grads, value = self._gradients(x, pgd, fgsm, eta, loss, active)
-                losses.append(value)
-                for grad in {id(grad): grad for grad in grads}.values():
-                    is_bad = ~segment_norm(grad, batch.cu_seqlens, "linf").isfinite()
-                    nonfinite_step = torch.where(is_bad & (nonfinite_step == 0), step, nonfinite_step)
-                grad_pgd, grad_fgsm, grad_eta = grads
-                moves_pgd, moves_fgsm = step <= config.steps_of_pgd, step <= config.steps_of_fgsm
-                if moves_pgd and moves_fgsm and grad_pgd is grad_fgsm:
-                    pgd, fgsm = step_both(pgd, fgsm, grad_pgd, batch, sizes, norm)
-                else:
-                    pgd = step_pgd(pgd, grad_pgd, batch, sizes, norm) if moves_pgd else pgd
-                    fgsm = step_fgsm(fgsm, grad_fgsm, batch, sizes, norm) if moves_fgsm else fgsm
-                if config.use_eta:
-                    eta = step_eta(eta, grad_eta, batch, sizes, norm, config.eta_scaling)
-        return Perturbation(
-            delta=mix(pgd, fgsm, config.rho),
-            eta=eta,
-            delta_pgd=pgd,
-            delta_fgsm=fgsm,
-            gain=(losses[-1] - losses[0]) / batch.num_sentences if losses else x.new_zeros(()),
-            nonfinite_step=nonfinite_step,
-            epsilon_token=sizes.epsilon_token if config.use_eta else None,
-        )
+        chains = self.start(x, batch, eta)
+        trace = Trace(chains, keeps_gradients)
+        with nullcontext() if self._is_reference else self._frozen():
+            for step in range(1, self.config.num_inner_steps + 1):
+                if num_gradients is None or step <= num_gradients:
+                    if step == 1 and at_clean is not None and self.starts_at_clean and not self._is_reference:
+                        grad, value = at_clean()
+                        # Both chains stand at x.
+                        grads = Gradients.shared(chains.around.of_active(grad))
+                    else:
+                        grads, value = self._gradients(x, chains, loss)
+                    trace.add(step, grads, value)
+                chains = chains.move(step, grads)
+        return Perturbation.of(chains, trace)
 
-    def _gradients(self, x, pgd, fgsm, eta, loss, active) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-        """The gradients that move (PGD, FGSM, eta), and the loss at the point they were taken (rho-mixed)."""
+    def losses_at(self, x: Tensor, loss: InnerLoss, *points: Chains) -> list[Tensor]:
+        """The inner loss at each of ``points``, summed over sentences."""
+        with torch.no_grad():
+            return [loss(perturbed(x.detach(), point.shift)) for point in points]
+
+    def _gradients(self, x: Tensor, chains: Chains, loss: InnerLoss) -> tuple[Gradients, Tensor]:
+        """The gradients that move the chains, and the loss at the point they were taken (rho-mixed)."""
         rho = self.config.rho
         if self.config.gradient == "shared" or rho in (0, 1):
-            grad, value = self._gradient(x, mix(pgd, fgsm, rho), eta, loss, active)
-            grads = (grad, grad, grad)
+            points = [chains.delta]
         else:
-            grad_pgd, value_pgd = self._gradient(x, pgd, eta, loss, active)
-            grad_fgsm, value_fgsm = self._gradient(x, fgsm, eta, loss, active)
-            grads = (grad_pgd, grad_fgsm, mix(grad_pgd, grad_fgsm, rho))
+            points = [chains.pgd, chains.fgsm]
+        taken = [self._gradient(x, chains, point, loss) for point in points]
+        if len(taken) == 1:
+            (grad, value), *_ = taken
+            grads = Gradients.shared(grad)
+        else:
+            (grad_pgd, value_pgd), (grad_fgsm, value_fgsm) = taken
+            grads = Gradients(grad_pgd, grad_fgsm, mix(grad_pgd, grad_fgsm, rho))
             value = rho * value_pgd + (1 - rho) * value_fgsm
-        if self.config.reuse == "none" and self.config.use_eta:
+        if self._is_reference and self.config.use_eta:
             # The reference takes eta's gradient by a pass of its own, at the same point.
-            points = [mix(pgd, fgsm, rho)] if grads[0] is grads[1] else [pgd, fgsm]
-            own = [self._gradient(x, point, eta, loss, active)[0] for point in points]
-            grads = (grads[0], grads[1], own[0] if len(own) == 1 else mix(own[0], own[1], rho))
+            own = [self._gradient(x, chains, point, loss)[0] for point in points]
+            grads = Gradients(grads.pgd, grads.fgsm, own[0] if len(own) == 1 else mix(own[0], own[1], rho))
         return grads, value
 
-    def _gradient(self, x, delta, eta, loss, active) -> tuple[Tensor, Tensor]:
+    def _gradient(self, x: Tensor, chains: Chains, delta: Tensor, loss: InnerLoss) -> tuple[Tensor, Tensor]:
         """d loss / d (delta + eta) at x + delta + eta, (T, E), 0 at tokens that are not perturbed; and the loss."""
-        shift = delta if eta is None else delta + eta
-        point = perturbed(x, shift).requires_grad_()
+        point = perturbed(x, chains.with_eta(delta)).requires_grad_()
         with torch.enable_grad():
             value = loss(point)
-            wanted = [point] if self.config.reuse == "exact" else [point, *self._parameters()]
+            wanted = [point, *self._parameters()] if self._is_reference else [point]
             grad, *_ = torch.autograd.grad(value, wanted, allow_unused=len(wanted) > 1)
-        return _of_active(grad, active), value.detach()
+        return chains.around.of_active(grad), value.detach()
 
     def _parameters(self):
         return [p for module in self._modules for p in module.parameters() if p.requires_grad]
@@ -197,14 +203,3 @@ class Adversary:
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(True)
-
-
-def _of_active(grad: Tensor, active: Optional[Tensor]) -> Tensor:
-    """The gradient in the perturbation's type, 0 at tokens that are not perturbed."""
-    grad = grad.to(wide(grad.dtype))
-    return grad if active is None else torch.where(active[:, None], grad, 0)
-
-
-def perturbed(x: Tensor, shift: Tensor) -> Tensor:
-    """x + shift, summed in the perturbation's type and rounded once to that of ``x`` (T, E)."""
-    return (x + shift).to(x.dtype)

@@ -212,23 +212,6 @@ def test_state_dict_is_hugging_faces_and_copies_are_independent(tiny_encoder, se
     assert not torch.equal(other(batch), before)
 
 
-@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-def test_attention_by_matrix_products_equals_the_fused_one(dropout_p, tiny_encoder, sentences):
-    from fastadv.encoder.attention import _fused_attention, _matmul_attention, padding_of
-
-    padding = padding_of(tiny_encoder().pack(sentences))
-    shape = (padding.num_sentences, 4, padding.max_seqlen, 8)
-    heads = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    upstream = torch.randn(shape, dtype=torch.float64)
-    results = []
-    for attend in (_matmul_attention, _fused_attention):
-        torch.manual_seed(3)
-        states = attend(*heads, padding.mask, dropout_p)
-        results.append((states, *torch.autograd.grad(states, heads, upstream)))
-    for one, other in zip(*results, strict=True):
-        assert relative(one, other) < 1e-13
-
-
 def test_layout_op_gradients(tiny_encoder):
     from fastadv.encoder.attention import first_rows, pad, padding_of, unpad
 

@@ -6,7 +6,7 @@ import torch
 from tests.conftest import write_tiny_bert
 from tests.ranks.mutants import MUTANTS
 from tests.ranks.start import run_ranks
-from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, make_step, same_tokens_replaced, signs
+from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, has_stage, make_step, same_tokens_replaced, signs
 
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
@@ -26,8 +26,12 @@ def assert_near(found, expected, share, where):
     rounding: such a tensor is held to the share of the largest gradient's norm.
     """
     assert found.keys() == expected.keys()
-    largest = max(value.norm() for name, value in expected.items() if name not in ("loss", "eta_table"))
+    states = "loss", "eta_table", "adaptive_reuse"
+    largest = max(value.norm() for name, value in expected.items() if name not in states)
     for name, value in expected.items():
+        if not value.is_floating_point():
+            assert torch.equal(found[name], value), (where, name)
+            continue
         norm = largest if "key.bias" in name else value.norm()
         assert (found[name] - value).norm() <= share * norm, (where, name)
 
@@ -63,6 +67,8 @@ def test_deepspeed_at_every_stage(ranks, expected):
     num_ranks, found = ranks
     for stage in range(4):
         for case, num_rows in BATCHES:
+            if not has_stage(case, stage):
+                continue
             key = f"{case}, stage {stage}, {num_rows} rows"
             assert_near(found["deepspeed"][key], expected[1][case, num_rows], 1e-6, f"{key}, {num_ranks} ranks")
 

@@ -64,6 +64,28 @@ def test_stopped_after_any_step_and_resumed(make_config, step_lines, stage, prec
         assert_same_run(whole, stop_and_go_on(make_config(f"stopped-{step}", **options), step, stop_after), step_lines)
 
 
+@pytest.mark.parametrize(
+    "reuse, stage, precision",
+    [("adaptive", 0, "fp32"), ("adaptive", 3, "fp32"), ("free", 0, "fp32"), ("free", 1, "bf16"), ("free", 2, "fp32")],
+    ids=str,
+)
+def test_stopped_and_resumed_under_every_reuse(make_config, step_lines, reuse, stage, precision, stop_after):
+    """Adaptive stops between its probes, of which the first step and the fourth make one."""
+    options = {
+        "engine.zero_stage": stage,
+        "engine.precision": precision,
+        "perturbation.reuse": reuse,
+        "perturbation.num_steps": 3,
+        "perturbation.probe_every": 3,
+        "perturbation.agreement": 0.2,
+    }
+    whole = Trainer(make_config("whole", **options)).fit()
+    assert_same_run(whole, stop_and_go_on(make_config("stopped", **options), 2, stop_after), step_lines)
+    if reuse == "adaptive":
+        counts = [line["num_gradients"] for line in step_lines(whole)]
+        assert counts[0] == counts[3] == 3 and counts[1] == counts[2] < 3
+
+
 def test_one_seed_twice_is_one_run_and_another_seed_is_not(make_config, step_lines):
     first = Trainer(make_config("first")).fit()
     assert_same_run(first, Trainer(make_config("second")).fit(), step_lines)

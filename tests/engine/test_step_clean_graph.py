@@ -18,9 +18,9 @@ def run(make_step, sentences, is_shared=True, seed=5, **options):
     search = recorded.step._adversary.search
     offered = []
 
-    def watched(x, batch, loss, eta, at_clean):
+    def watched(x, batch, loss, eta, at_clean, *rest):
         offered.append(at_clean is not None)
-        return search(x, batch, loss, eta, at_clean if is_shared else None)
+        return search(x, batch, loss, eta, at_clean if is_shared else None, *rest)
 
     recorded.step._adversary.search = watched
     encode, calls = recorded.step.encoder.encode, []

@@ -30,8 +30,15 @@ CASES = {
     "simcse": ("simcse", {}, {}),
     "fgm": ("uscal", {"weight_adversarial": 0.5}, {"method": "fgm", "epsilon_relative": 0.2}),
     "pgd": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2"}),
+    "adaptive": ("robustsentembed", _RTD, {**_SIZES, "num_steps": 3, "rho": 1.0, "norm": "l2", "reuse": "adaptive"}),
+    "free": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2", "reuse": "free"}),
     "signs": ("robustsentembed", {"weight_adversarial": 0.5}, _SIZES),
 }
+
+
+def has_stage(case: str, stage: int) -> bool:
+    """Stage 3 leaves no rank the parameters that free passes take gradients by."""
+    return case != "free" or stage < 3
 
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
@@ -87,9 +94,9 @@ def signs(recorded: list, share=None):
 
     Where a gradient is within rounding of 0 its sign, and with it the whole step, depends on the order of sums.
     """
-    from fastadv.perturbation import inner_loop
+    from fastadv.perturbation import chains
 
-    of_fgsm, of_both, replayed = inner_loop.step_fgsm, inner_loop.step_both, iter(recorded)
+    of_fgsm, of_both, replayed = chains.step_fgsm, chains.step_both, iter(recorded)
 
     def signs_of(grad):
         if share is not None:
@@ -104,7 +111,7 @@ def signs(recorded: list, share=None):
         pgd, _ = of_both(delta_pgd, delta_fgsm, grad, *rest)
         return pgd, step_fgsm(delta_fgsm, grad, *rest)
 
-    with mock.patch.multiple(inner_loop, step_fgsm=step_fgsm, step_both=step_both):
+    with mock.patch.multiple(chains, step_fgsm=step_fgsm, step_both=step_both):
         yield
 
 

@@ -1,0 +1,95 @@
+"""The loss of a step whose inner steps train (``reuse: free``; the passes are ``fastadv/perturbation/freelb.py``'s).
+
+Each pass is the objective's own loss with z_adv = f(X + delta_t + eta_t), one dropout mask for all passes. The clean
+views z and z+ serve every pass: their gradients are summed over passes and backpropagated once, by the caller's
+``backward``, as are those of X and of the parameters.
+"""
+
+from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+import torch
+from torch import Tensor
+
+from fastadv.data.packing import PackedBatch
+from fastadv.objectives.base import Keys, Views
+from fastadv.perturbation import Perturbation
+from fastadv.perturbation.freelb import free_passes, with_gradients
+
+from .dropout_replay import DropoutReplay
+from .inner_loss import kept_buffers
+
+if TYPE_CHECKING:
+    from .step import Step
+
+
+def free_loss(
+    step: "Step", x: Tensor, batch: PackedBatch, views: Views, eta: Optional[Tensor]
+) -> tuple[Tensor, dict[str, Tensor], Perturbation, Optional[Tensor]]:
+    """The mean of the passes' losses, with a graph that delivers their gradients.
+
+    Args:
+        views: the clean ones, with their graphs.
+        eta: (T, E) start of the token-level perturbation, or None.
+
+    Returns:
+        the loss (a scalar); its terms, means over passes; the last pass's perturbation; and what L_RTD counts in the
+        loss, None where the objective has none: it is not part of any pass, since it wants the eta they end with.
+    """
+    encoder, objective, leaves = step.encoder, step.objective, _Leaves()
+    query, keys = leaves.of(views.query), leaves.of_keys(views.positive_keys)
+    loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
+    terms: dict[str, list[Tensor]] = defaultdict(list)
+    start = step._adversary.start(x.detach(), batch, eta)
+    # Behind the start, which draws numbers too.
+    masks = DropoutReplay(x.device)
+
+    def loss_of_pass(points: Tensor, t: int) -> Tensor:
+        is_first = t == 1
+        with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
+            adversarial = objective.project(encoder.encode(points, batch))
+            loss, found = objective.loss(
+                replace(
+                    views,
+                    query=query,
+                    positive_keys=keys,
+                    adversarial=adversarial,
+                    adversarial_keys=step.whole.gather_keys(adversarial, batch.sentence_ids),
+                    loss_rtd=loss_rtd,
+                )
+            )
+        for name, value in found.items():
+            terms[name].append(value)
+        return loss
+
+    parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
+    inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
+    mean, by_x, gradients, found = free_passes(start, x, loss_of_pass, inputs)
+    weight_rtd = None if loss_rtd is None else gradients.pop()
+    # Frozen embeddings have no graph to X.
+    delivered = [*leaves.originals, *parameters, *([x] if x.requires_grad else [])]
+    loss = with_gradients(mean, delivered, [*gradients, *([by_x] if x.requires_grad else [])])
+    return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, found, weight_rtd
+
+
+class _Leaves:
+    """Views cut from their graphs, whose gradients are collected first and handed on to the graphs later."""
+
+    def __init__(self):
+        self.originals: list[Tensor] = []
+        self.made: list[Tensor] = []
+
+    def of(self, view: Tensor) -> Tensor:
+        if not view.requires_grad:
+            return view
+        self.originals.append(view)
+        self.made.append(view.detach().requires_grad_())
+        return self.made[-1]
+
+    def of_keys(self, keys: Optional[Keys]) -> Optional[Keys]:
+        if keys is None:
+            return None
+        hard = keys.hard_negatives
+        return replace(keys, vectors=self.of(keys.vectors), hard_negatives=None if hard is None else self.of(hard))

@@ -1,0 +1,85 @@
+"""``reuse: free``: every pass of the search is a pass of the training too (FreeLB, METHODS 1).
+
+    for t = 1 ... N:   value_t, (g, gradients by everything else) = one forward and one full backward at X + delta_t
+                       each adds 1/N of its gradients;  delta moves along g after passes 1 ... N - 1
+
+So the N perturbed points all train, and no pass is made for the search alone. What is lowered is the mean of the N
+losses, another thing than the loss at the last point, which ``exact`` lowers.
+"""
+
+from typing import Callable, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from .ball import wide
+from .chains import Chains, Gradients, perturbed
+from .inner_loop import Perturbation
+from .trace import Trace
+
+PassLoss = Callable[[Tensor, int], Tensor]
+"""(points (T, E), pass from 1) → the loss that training lowers, a scalar"""
+
+
+def free_passes(
+    start: Chains, x: Tensor, loss: PassLoss, inputs: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, list[Optional[Tensor]], Perturbation]:
+    """N passes from ``start``, N of its config.
+
+    Args:
+        x: (T, E) embeddings.
+        loss: its gradient by the points moves the perturbation; only its direction counts, not its size.
+        inputs: what the gradients are wanted by, beside ``x``: parameters, and views that all passes share.
+
+    Returns:
+        the mean loss, a constant; its gradient by ``x`` (T, E); those by ``inputs``, None where an input has no say;
+        and the last pass's perturbation. Gradients are summed in float32 at least.
+    """
+    config, trace, chains = start.around.config, Trace(start), start
+    num_passes, num_sentences = config.num_inner_steps, start.around.batch.num_sentences
+    values: list[Tensor] = []
+    sums: list[Optional[Tensor]] = [None] * (1 + len(inputs))
+    for t in range(1, num_passes + 1):
+        point = perturbed(x.detach(), chains.shift).requires_grad_()
+        with torch.enable_grad():
+            value = loss(point, t)
+            grads = torch.autograd.grad(value, [point, *inputs], allow_unused=True)
+        for i, grad in enumerate(grads):
+            if grad is not None:
+                part = grad.to(wide(grad.dtype)) / num_passes
+                sums[i] = part if sums[i] is None else sums[i].add_(part)
+        grad = Gradients.shared(chains.around.of_active(grads[0]))
+        values.append(value.detach())
+        # A trace has sums over sentences, a pass's loss is a mean.
+        trace.add(t, grad, values[-1] * num_sentences)
+        del grads, value
+        if t < num_passes:
+            chains = chains.move(t, grad)
+    mean = torch.stack(values).to(wide(x.dtype)).mean()
+    return mean, sums[0], sums[1:], Perturbation.of(chains, trace)
+
+
+def with_gradients(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Optional[Tensor]]) -> Tensor:
+    """``value`` (a scalar), whose gradients by ``inputs`` are the given ones, once: a graph in one piece.
+
+    So gradients that were found without ``backward`` reach the graphs behind the inputs, and the parameters' hooks,
+    when the loss they belong to is backpropagated.
+    """
+    return _WithGradients.apply(value, list(gradients), *inputs)
+
+
+class _WithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, gradients, *inputs):
+        ctx.gradients, ctx.dtypes = gradients, [x.dtype for x in inputs]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        # Dropped one by one: there is room for one set of gradients, not two.
+        gradients, ctx.gradients = ctx.gradients, None
+        found = []
+        for i, dtype in enumerate(ctx.dtypes):
+            part, gradients[i] = gradients[i], None
+            found.append(None if part is None else part.mul_(grad).to(dtype))
+        return None, None, *found
