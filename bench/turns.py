@@ -1,0 +1,113 @@
+"""Several variants timed in one process in turns, so that a slow minute of the machine meets all of them."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Protocol, Sequence
+
+from bench.ops import machine_info, statistics
+
+FEWEST_TURNS = 3
+_MOST_TURNS = 60
+# A row that costs so many times the first takes part in every second turn, twice as many in every third.
+_DEAR = 3.0
+
+Times = dict[int, tuple[float, float]]
+"""turn → (CPU seconds, wall seconds)"""
+
+
+class Timed(Protocol):
+    name: str
+
+    def run(self, sample) -> float: ...
+
+
+class Clock:
+    """CPU and wall seconds of one call, and what it gave."""
+
+    def __init__(self, row: Timed, sample):
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.value = row.run(sample)
+        self.cpu, self.wall = time.process_time() - cpu, time.perf_counter() - wall
+
+
+def say(text: str) -> None:
+    """To stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan_turns(seconds: dict[str, float], left_s: float) -> tuple[int, dict[str, int]]:
+    """How many turns fit into ``left_s``, and in every which turn each row takes part.
+
+    Args:
+        seconds: of one call of each row, the one the others are compared with first.
+    """
+    first = next(iter(seconds.values()))
+    every = {name: 1 + min(2, int(s / (_DEAR * first))) for name, s in seconds.items()}
+    a_turn = sum(s / every[name] for name, s in seconds.items())
+    turns = min(_MOST_TURNS, int(left_s / a_turn))
+    return max(FEWEST_TURNS * max(every.values()), turns), every
+
+
+def take_turns(rows: Sequence[Timed], samples: Sequence, num_turns: int, every: dict[str, int], end: float) -> dict:
+    """Name → `Times`. After ``end`` (perf_counter) it stops as soon as each row has its fewest turns.
+
+    The first row takes part in all turns. Who begins moves on by one each turn, and every second turn runs backwards,
+    so that nobody always follows the same neighbour.
+    """
+    times: dict[str, Times] = {row.name: {} for row in rows}
+    began = said = time.perf_counter()
+    for turn in range(num_turns):
+        start = turn % len(rows)
+        order = [*rows[start:], *rows[:start]]
+        for row in order if turn % 2 == 0 else reversed(order):
+            if turn % every[row.name] == 0:
+                clock = Clock(row, samples[turn % len(samples)])
+                times[row.name][turn] = clock.cpu, clock.wall
+        now = time.perf_counter()
+        if now - said > 20 or turn == num_turns - 1:
+            left_s = (now - began) / (turn + 1) * (num_turns - turn - 1)
+            say(f"  turn {turn + 1} of {num_turns}, {left_s / 60:.1f} min left")
+            said = now
+        if now > end and all(len(found) >= FEWEST_TURNS for found in times.values()):
+            break
+    return times
+
+
+def time_statistics(times: Times, base: Times) -> tuple[dict, dict]:
+    """(``stats`` of CPU seconds with the single ones as ``data``, what goes into ``extra_info`` beside them).
+
+    A ratio is taken turn by turn, of two steps on the same batch within the same minute.
+    """
+    cpu, wall = ([times[turn][i] for turn in sorted(times)] for i in (0, 1))
+    ratios = {
+        f"ratio_{name}": statistics([times[turn][i] / base[turn][i] for turn in times if turn in base])
+        for i, name in enumerate(("cpu", "wall"))
+    }
+    stats = {**statistics(cpu), "data": cpu}
+    return stats, {"clock": "process CPU time", "turns": sorted(times), "wall": statistics(wall), **ratios}
+
+
+def write_json(path: Path, settings: dict, benchmarks: list[dict]) -> None:
+    """Written aside and renamed, so that a killed run leaves a whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    found = {"machine_info": machine_info(), "settings": settings, "benchmarks": benchmarks}
+    aside.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    os.replace(aside, path)
+
+
+def read_done(path: Path, settings: dict) -> list[dict]:
+    """The benchmarks of an interrupted run, none where there is no file.
+
+    Raises:
+        SystemExit: they are of other settings.
+    """
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found.get("settings") != settings:
+        raise SystemExit(f"{path}: written with settings {found.get('settings')}; expected {settings} to go on from it")
+    return found["benchmarks"]
