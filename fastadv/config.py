@@ -217,6 +217,9 @@ class EngineConfig:
     compile: Literal["none", "default", "cudagraphs"] = "none"
     """torch.compile of the search's inner step, on batches filled up to a few fixed sizes; cudagraphs: recorded as CUDA
     graphs, too, which needs CUDA"""
+    joint_views: Optional[bool] = None
+    """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
+    frozen inner dropout or reuse none"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
     timeout_minutes: float = 30.0

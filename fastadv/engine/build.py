@@ -162,7 +162,7 @@ def build_step(config: Config, encoder, text=None) -> Step:
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
             "and only the packed path can be traced"
         )
-    return Step(encoder, objective, config.perturbation, detection, config.engine.compile)
+    return Step(encoder, objective, config.perturbation, detection, config.engine.compile, config.engine.joint_views)
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

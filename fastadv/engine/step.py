@@ -33,6 +33,9 @@ from .free import free_loss
 from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss, kept_buffers
 
+_MOST_JOINT_TOKENS = 1024
+"""tokens up to which one pass of both views was faster than two on a CPU"""
+
 
 class Step(nn.Module):
     """The step of every objective.
@@ -45,6 +48,7 @@ class Step(nn.Module):
         perturbation: the search, for an objective that uses an adversary.
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
         compile: none, default or cudagraphs: whether the search's inner step is compiled, and how.
+        joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -60,6 +64,7 @@ class Step(nn.Module):
         perturbation: PerturbationConfig,
         detection: Optional[nn.Module] = None,
         compile: str = "none",
+        joint_views: Optional[bool] = False,
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
@@ -68,6 +73,7 @@ class Step(nn.Module):
         self.objective = objective
         self.perturbation = perturbation.as_mixed()
         self.detection = detection
+        self._joint_views = joint_views
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
         self.whole: Optional[GlobalBatch] = None
@@ -101,13 +107,17 @@ class Step(nn.Module):
         objective = self.objective
         embed = self.encoder.embedder(batch)
         x = embed()
+        x_positive = embed() if self._joins_views(batch) else None
         masks = DropoutReplay(x.device)
-        pooled = self.encoder.encode(x, batch)
+        if x_positive is None:
+            pooled, positive = self.encoder.encode(x, batch), None
+        else:
+            pooled, positive = self.encoder.encode(torch.cat([x, x_positive]), batch.twice()).chunk(2)
         # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
         is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
         query = objective.project(pooled)
         keys_masks = DropoutReplay(x.device)
-        keys = self._positive_keys(batch, embed) if objective.uses_positive else None
+        keys = self._positive_keys(batch, embed, positive) if objective.uses_positive else None
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
         found = None
         is_free = objective.uses_adversary and self.perturbation.reuse == "free"
@@ -162,10 +172,27 @@ class Step(nn.Module):
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
         )
 
-    def _positive_keys(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
-        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` may be at hand; given hard
-        negatives go with them."""
-        if batch.positive is not None:
+    def _joins_views(self, batch: PackedBatch) -> bool:
+        """Whether X and X+ pass through the encoder as one batch.
+
+        Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
+        """
+        replays = self.objective.uses_adversary and (self._is_frozen or self.perturbation.reuse == "none")
+        if replays or not self.objective.uses_positive or batch.positive is not None:
+            return False
+        if self._joint_views is None:
+            # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.
+            return batch.input_ids.device.type != "cpu" or 2 * batch.num_tokens <= _MOST_JOINT_TOKENS
+        return self._joint_views
+
+    def _positive_keys(
+        self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None, pooled: Optional[Tensor] = None
+    ) -> Keys:
+        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` or even ``pooled`` vectors
+        (B, D) may be at hand; given hard negatives go with them."""
+        if pooled is not None:
+            keys = self.whole.gather_keys(self.objective.project(pooled), batch.sentence_ids)
+        elif batch.positive is not None:
             keys = self._keys(batch.positive, batch.sentence_ids)
         else:
             keys = self._keys(batch, batch.sentence_ids, embed)
