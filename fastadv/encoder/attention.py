@@ -109,9 +109,12 @@ class _Scatter(torch.autograd.Function):
     """rows (T, D) -> (size, D), zeros but at ``index``. Indices are distinct: the gradient is a gather."""
 
     @staticmethod
-    def forward(ctx, rows, index, size):
-        ctx.save_for_backward(index)
+    def forward(rows, index, size):
         return rows.new_zeros(size, rows.shape[1]).index_copy_(0, index, rows)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx, grad):
@@ -123,10 +126,14 @@ class _Gather(torch.autograd.Function):
     """(size, D) -> its rows at ``index`` (T, D). Autograd's own gradient adds where this one copies."""
 
     @staticmethod
-    def forward(ctx, grid, index):
+    def forward(grid, index):
+        return grid.index_select(0, index)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        grid, index = inputs
         ctx.save_for_backward(index)
         ctx.size = grid.shape[0]
-        return grid.index_select(0, index)
 
     @staticmethod
     def backward(ctx, grad):
@@ -141,9 +148,12 @@ class _Fill(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, rows, source, index):
-        ctx.save_for_backward(index)
+    def forward(rows, source, index):
         return rows.index_select(0, source)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx, grad):

@@ -55,6 +55,15 @@ class PackedModel:
         """E. The embedding layer's output is as wide as its word rows; D comes after it."""
         return self.hf.get_input_embeddings().embedding_dim
 
+    def prepare(self, batch: PackedBatch) -> None:
+        """The layouts by head that `first_and_last` will ask for, where the attention has any."""
+        device, dtype = self.hf.device.type, self.hf.dtype
+        if self.attention not in ("auto", "matmul") or (self.attention == "auto" and device != "cpu"):
+            return
+        for block in self.family.blocks(self.hf):
+            for layer in self.family.layers(block):
+                padding_of(batch).heads(layer.num_heads, dtype)
+
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
         """X (T, E): the embedding layer's output, or the word rows where those are perturbed."""
         return self.embedder(batch, dropout)()
