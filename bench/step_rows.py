@@ -81,7 +81,8 @@ class Row:
     label: str
     dtype: str
     via: str
-    """torch (AdamW on the module), engine (DeepSpeed), autocast, copy (a bf16 copy of float32 masters)"""
+    """torch (AdamW on the module, in bf16 on float32 masters of it), engine (DeepSpeed), or autocast (of float32
+    weights)"""
     num_steps: Optional[int]
     run: Callable[[Sample], float]
     parameters: Callable[[], list[Tensor]]
@@ -204,7 +205,7 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
     steps = _steps_of(models, modes, batch_size, dtype, samples)
     names = {key: str(number) for number, key in enumerate(steps)}
     chosen = Chosen({names[key]: step for key, step in steps.items()})
-    config = models.config(*[modes[0][0], batch_size, dtype, modes[0][1]])
+    config = models.config(modes[0][0], batch_size, dtype)
     engine = zero.initialise(chosen, config, _TOTAL_STEPS)
     engine.train()
 
@@ -234,10 +235,14 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
         )
 
 
-def _torch_rows(models, modes, batch_size, samples) -> Iterator[Row]:
-    """fp32 without DeepSpeed: how much the engine adds."""
-    steps = _steps_of(models, modes, batch_size, "fp32", samples)
-    update = PlainUpdate(nn.ModuleList(steps.values()), models.config(*[modes[0][0], batch_size, "fp32", modes[0][1]]))
+def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
+    """Without DeepSpeed, in bf16 on a bf16 copy of float32 masters: how much the engine adds."""
+    steps = _steps_of(models, modes, batch_size, dtype, samples)
+    module = nn.ModuleList(steps.values())
+    is_rounded = dtype == "bf16"
+    update = PlainUpdate(
+        module.bfloat16() if is_rounded else module, models.config(modes[0][0], batch_size, dtype), is_rounded
+    )
     for (mode, num_steps), step in steps.items():
 
         def run(sample: Sample, step=step) -> float:
@@ -247,7 +252,7 @@ def _torch_rows(models, modes, batch_size, samples) -> Iterator[Row]:
 
         yield Row(
             mode.label,
-            "fp32",
+            dtype,
             "torch",
             num_steps,
             run,
@@ -283,9 +288,9 @@ def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
         yield row("simcse stock", "bf16", "autocast", None, simcse)
         rounded = SimCSE(copy.deepcopy(encoder.hf), copy.deepcopy(head)).train().bfloat16()
         rounded_update = PlainUpdate(rounded, config, has_masters=True)
-        yield row("simcse stock", "bf16", "copy", None, rounded, rounded_update)
+        yield row("simcse stock", "bf16", "torch", None, rounded, rounded_update)
         for num_steps in steps:
-            yield row("public", "bf16", "copy", num_steps, PublicStructure(rounded, num_steps), rounded_update)
+            yield row("public", "bf16", "torch", num_steps, PublicStructure(rounded, num_steps), rounded_update)
 
 
 def build_rows(
@@ -328,13 +333,9 @@ def build_rows(
             modes = _allowed(models, listed(has_detection), batch_size, dtype, note)
             if modes:
                 rows += _engine_rows(models, modes, batch_size, dtype, samples)
-    if "fp32" in dtypes:
-        pair = [
-            (m, n)
-            for m, n in _allowed(models, listed(False), batch_size, "fp32", note)
-            if m.label in ("simcse packed", "exact")
-        ]
-        pair = [(m, n) for m, n in pair if n in (None, *at_rtd)]
+    for dtype in dtypes:
+        # The pairs that tell what the engine adds.
+        pair = [(m, n) for m, n in listed(False) if m.label in ("simcse packed", "exact") and n in (None, *at_rtd)]
         if pair:
-            rows += _torch_rows(models, pair, batch_size, samples)
+            rows += _torch_rows(models, pair, batch_size, dtype, samples)
     return rows
