@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastadv.encoder.attention import Padding, pad, pad_heads, unpad, unpad_heads
+from fastadv.encoder.dropout import drop
 from fastadv.errors import UserError
 
 KINDS = ("auto", "sdpa", "varlen", "flash_attn", "matmul")
@@ -92,7 +93,7 @@ def _matmul(query, key, value, padding, num_heads, dropout_p, first_tokens_only)
         logits = logits.add_(layout.bias)
     weights = logits.softmax(-1)
     if dropout_p > 0:
-        weights = F.dropout(weights, dropout_p)
+        weights = drop(weights, dropout_p)
     states = weights @ by_head(value)
     return states.view(len(query), -1) if first_tokens_only else unpad_heads(states, layout, num_heads)
 

@@ -219,6 +219,10 @@ class Encoder(nn.Module):
         """X (T, E). ``dropout``: None follows ``self.training``; True or False decides."""
         return self._model.embed(batch, self.training if dropout is None else dropout)
 
+    def embedder(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Callable[[], Tensor]:
+        """() → X (T, E), under another dropout mask at each call: several views share what they can."""
+        return self._model.embedder(batch, self.training if dropout is None else dropout)
+
     def encode(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, here."""
         first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")

@@ -7,7 +7,8 @@ ZeRO stage 3's prefetching in the middle: that stage needs the packed path.
 """
 
 from contextlib import contextmanager
-from typing import Optional
+from functools import partial
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,10 @@ class GenericModel:
         finally:
             handle.remove()
         return unpad(grid[:, : batch.max_seqlen], padding_of(batch))
+
+    def embedder(self, batch: PackedBatch, dropout: bool) -> Callable[[], Tensor]:
+        """Gives X under a mask of its own at each call: the model's embeddings are run each time."""
+        return partial(self.embed, batch, dropout)
 
     def first_and_last(self, x: Tensor, batch: PackedBatch, dropout: bool, first_tokens_only: bool = False):
         """(embedding output (T, D), last hidden states (T, D), or (B, D) of the first tokens only)."""

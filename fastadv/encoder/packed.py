@@ -5,14 +5,14 @@ Every parameter is reached by calling the module that owns it, so weights, state
 switch are ours. Where the modules lie is ``families.py``'s business.
 """
 
-from typing import Optional
+from typing import Callable, Optional
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention import Padding, first_rows, padding_of
 from fastadv.encoder.attention_kinds import self_attention
+from fastadv.encoder.dropout import drop
 from fastadv.encoder.families import FAMILIES, Layer
 from fastadv.encoder.positions import position_ids
 
@@ -53,8 +53,15 @@ class PackedModel:
 
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
         """X (T, E): the embedding layer's output, or the word rows where those are perturbed."""
+        return self.embedder(batch, dropout)()
+
+    def embedder(self, batch: PackedBatch, dropout: bool) -> Callable[[], Tensor]:
+        """Gives X under a mask of its own at each call. Rows are looked up, and their gradient summed, once for all."""
         words = self.hf.embeddings.word_embeddings(batch.input_ids)
-        return words if self.perturb_at == "word" else self._finish_embedding(words, batch, dropout)
+        if self.perturb_at == "word":
+            return lambda: words
+        normed = self._normed_embedding(words, batch)
+        return lambda: _dropout(normed, self.hf.embeddings.dropout, dropout)
 
     def first_and_last(self, x: Tensor, batch: PackedBatch, dropout: bool, first_tokens_only: bool = False):
         """(first layer's input (T, D), last hidden states (T, D), or (B, D) of the first tokens only).
@@ -75,10 +82,13 @@ class PackedModel:
         return first, states
 
     def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:
+        return _dropout(self._normed_embedding(words, batch), self.hf.embeddings.dropout, dropout)
+
+    def _normed_embedding(self, words: Tensor, batch: PackedBatch) -> Tensor:
         embeddings = self.hf.embeddings
         summed = words + embeddings.token_type_embeddings(batch.token_type_ids)
         summed = summed + embeddings.position_embeddings(position_ids(batch, self.hf.config))
-        return _dropout(embeddings.LayerNorm(summed), embeddings.dropout, dropout)
+        return embeddings.LayerNorm(summed)
 
 
 def _run_layer(
@@ -106,4 +116,4 @@ def _run_layer(
 def _dropout(states: Tensor, module: Optional[nn.Dropout], is_on: bool) -> Tensor:
     if module is None or not is_on or module.p == 0:
         return states
-    return F.dropout(states, module.p, training=True)
+    return drop(states, module.p)

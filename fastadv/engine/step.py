@@ -14,7 +14,7 @@ Inner forwards never go through the engine, so nothing is reduced in them.
 
 from dataclasses import replace
 from functools import partial
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,9 @@ class Step(nn.Module):
     """The step of every objective.
 
     Args:
-        encoder: offers ``embed(batch, dropout=None)`` → (T, E), ``encode(x, batch, dropout=None)`` → (B, D),
-            ``vocab_size`` and ``embedding_size``; dropout False turns it off, None leaves it to the training mode.
+        encoder: offers ``embedder(batch)`` → () → (T, E), X under a mask of its own at each call, ``encode(x, batch,
+            dropout=None)`` → (B, D), ``vocab_size`` and ``embedding_size``; dropout False turns it off, None leaves it
+            to the training mode.
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
@@ -90,14 +91,15 @@ class Step(nn.Module):
         self.metrics, self.is_skipped = {}, False
         self.whole = whole = GlobalBatch(batch)
         objective = self.objective
-        x = self.encoder.embed(batch)
+        embed = self.encoder.embedder(batch)
+        x = embed()
         masks = DropoutReplay(x.device)
         pooled = self.encoder.encode(x, batch)
         # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
         is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
         query = objective.project(pooled)
         keys_masks = DropoutReplay(x.device)
-        keys = self._positive_keys(batch) if objective.uses_positive else None
+        keys = self._positive_keys(batch, embed) if objective.uses_positive else None
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
         found = None
         is_free = objective.uses_adversary and self.perturbation.reuse == "free"
@@ -132,7 +134,11 @@ class Step(nn.Module):
         return self.perturbation.inner_dropout == "frozen"
 
     def _inner_loss(
-        self, batch: PackedBatch, keys: Optional[Keys], masks: DropoutReplay, keys_masks: DropoutReplay
+        self,
+        batch: PackedBatch,
+        keys: Optional[Keys],
+        masks: DropoutReplay,
+        keys_masks: DropoutReplay,
     ) -> InnerLoss:
         def keys_anew() -> Keys:
             # The reference computes the keys each time, under the masks that made them first.
@@ -148,16 +154,20 @@ class Step(nn.Module):
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
         )
 
-    def _positive_keys(self, batch: PackedBatch) -> Keys:
-        """z+ of the given positive texts, or of the sentences once more; given hard negatives go with them."""
-        keys = self._keys(batch if batch.positive is None else batch.positive, batch.sentence_ids)
+    def _positive_keys(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
+        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` may be at hand; given hard
+        negatives go with them."""
+        if batch.positive is not None:
+            keys = self._keys(batch.positive, batch.sentence_ids)
+        else:
+            keys = self._keys(batch, batch.sentence_ids, embed)
         if batch.hard_negative is None:
             return keys
         return keys.with_hard_negatives(self._keys(batch.hard_negative, batch.hard_negative.sentence_ids))
 
-    def _keys(self, texts: PackedBatch, sentence_ids: Tensor) -> Keys:
-        vectors = self.objective.project(self.encoder.encode(self.encoder.embed(texts), texts))
-        return self.whole.gather_keys(vectors, sentence_ids)
+    def _keys(self, texts: PackedBatch, ids: Tensor, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
+        embed = embed or self.encoder.embedder(texts)
+        return self.whole.gather_keys(self.objective.project(self.encoder.encode(embed(), texts)), ids)
 
     def _search(
         self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dropout.h"
 #include "eta_table.h"
 #include "parallel.h"
 #include "sentence_step.h"
@@ -157,6 +158,23 @@ void eta_table_write_mean(Address table, Address ids, Address order, Address sta
   run(num_written, num_positions * embedding_size, fastadv::write_words, &write);
 }
 
+template <class T>
+fastadv::Dropout<T> dropout_of(Address x, Address out, uint64_t seed, uint32_t threshold, float scale) {
+  return {pointer<const T>(x), pointer<T>(out), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
+          threshold,           scale};
+}
+
+void dropout(Address x, Address out, Address seed, int64_t size, uint32_t threshold, float scale, bool is_bfloat16) {
+  const uint64_t key = *pointer<const uint64_t>(seed);
+  if (is_bfloat16) {
+    auto call = dropout_of<fastadv::Bfloat16>(x, out, key, threshold, scale);
+    run(size, size, fastadv::drop_bfloat16s, &call);
+  } else {
+    auto call = dropout_of<float>(x, out, key, threshold, scale);
+    run(size, size, fastadv::drop_floats, &call);
+  }
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -177,6 +195,8 @@ NB_MODULE(_native, module) {
              "embedding_size"_a, "epsilon_stride"_a, "norm"_a, "The nearest points in balls of sentences or of rows.");
   module.def("mix_chains", &mix_chains, "delta_pgd"_a, "delta_fgsm"_a, "out"_a, "size"_a, "rho"_a,
              "rho * delta_pgd + (1 - rho) * delta_fgsm.");
+  module.def("dropout", &dropout, "x"_a, "out"_a, "seed"_a, "size"_a, "threshold"_a, "scale"_a, "is_bfloat16"_a,
+             "Elements kept and scaled, or 0, by a hash of the seed and their place.");
   module.def("eta_table_read", &eta_table_read, "table"_a, "token_ids"_a, "out"_a, "num_words"_a, "num_tokens"_a,
              "embedding_size"_a, "Rows of the table.");
   module.def("eta_table_write_mean", &eta_table_write_mean, "table"_a, "ids"_a, "order"_a, "starts"_a, "eta"_a,

@@ -5,6 +5,7 @@ Packed: the tokens of B sentences laid end to end, (T, E), with ``cu_seqlens`` i
 
 from .backend import BackendError, resolve, set_backend
 from .direction import direction
+from .dropout import dropout
 from .eta_table import eta_table_read, eta_table_sums, eta_table_write, eta_table_write_mean
 from .info_nce import info_nce
 from .project import project
@@ -15,6 +16,7 @@ from .token_update import token_update
 __all__ = [
     "BackendError",
     "direction",
+    "dropout",
     "eta_table_read",
     "eta_table_sums",
     "eta_table_write",

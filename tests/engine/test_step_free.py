@@ -21,18 +21,18 @@ def spied(recorded):
     """The shifts that passes were made at, in order; filled by a run."""
     shifts, encode = [], recorded.step.encoder.encode
     x_of_step = []
-    embed = recorded.step.encoder.embed
+    embedder = recorded.step.encoder.embedder
 
-    def watched_embed(batch, dropout=None):
-        x_of_step.append(embed(batch, dropout))
-        return x_of_step[-1]
+    def watched_embedder(batch, dropout=None):
+        embed = embedder(batch, dropout)
+        return lambda: x_of_step.append(embed()) or x_of_step[-1]
 
     def watched_encode(x, batch, dropout=None):
         if all(x is not known for known in x_of_step):
             shifts.append((x - x_of_step[0]).detach())
         return encode(x, batch, dropout)
 
-    recorded.step.encoder.embed, recorded.step.encoder.encode = watched_embed, watched_encode
+    recorded.step.encoder.embedder, recorded.step.encoder.encode = watched_embedder, watched_encode
     return shifts
 
 
@@ -100,11 +100,11 @@ def test_moves_after_every_pass_but_the_last(make_step, sentences):
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_encodes_clean_views_once_and_every_pass_once(make_step, sentences, num_steps):
     recorded = make_step(reuse="free", num_steps=num_steps)
-    encode, embed, calls = recorded.step.encoder.encode, recorded.step.encoder.embed, []
+    encode, embedder, calls = recorded.step.encoder.encode, recorded.step.encoder.embedder, []
     recorded.step.encoder.encode = lambda *a, **k: calls.append("encode") or encode(*a, **k)
-    recorded.step.encoder.embed = lambda *a, **k: calls.append("embed") or embed(*a, **k)
+    recorded.step.encoder.embedder = lambda *a, **k: calls.append("embedder") or embedder(*a, **k)
     loss, _ = recorded.run(recorded.step.encoder.pack(sentences))
-    assert calls.count("embed") == 2 and calls.count("encode") == 2 + num_steps
+    assert calls.count("embedder") == 1 and calls.count("encode") == 2 + num_steps
     assert recorded.step.metrics["loss"] == loss
 
 

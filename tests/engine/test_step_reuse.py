@@ -74,17 +74,17 @@ def test_exact_equals_none_with_dropout(make_step, sentences, inner_dropout):
 def count_calls(recorded):
     """(embeds, [(rows encoded, whether gradients reach parameters, inner)]) of one forward."""
     encoder, calls, embeds = recorded.step.encoder, [], []
-    embed, encode = encoder.embed, encoder.encode
+    embedder, encode = encoder.embedder, encoder.encode
 
-    def counted_embed(batch, dropout=None):
-        embeds.append(batch.num_sentences)
-        return embed(batch, dropout)
+    def counted_embedder(batch, dropout=None):
+        embed = embedder(batch, dropout)
+        return lambda: embeds.append(batch.num_sentences) or embed()
 
     def counted_encode(x, batch, dropout=None):
         calls.append((batch.num_sentences, any(p.requires_grad for p in recorded.step.parameters())))
         return encode(x, batch, dropout)
 
-    encoder.embed, encoder.encode = counted_embed, counted_encode
+    encoder.embedder, encoder.encode = counted_embedder, counted_encode
     return embeds, calls
 
 

@@ -1,5 +1,7 @@
 """The toy encoder of `toy_encoder.py` a second time, as a torch module that the real `Step` drives."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -34,6 +36,9 @@ class ToyEncoder(nn.Module):
             mask = self.forced.pop(0)
         self.drawn.append(mask)
         return values * mask
+
+    def embedder(self, batch):
+        return partial(self.embed, batch)
 
     def embed(self, batch, dropout=None):
         return self._dropped(self.word[batch.input_ids], dropout)
