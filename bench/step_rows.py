@@ -44,17 +44,20 @@ class Mode:
     label: str
     options: tuple[str, ...]
     has_inner_steps: bool = True
+    is_swept: bool = True
+    """whether it is run at every N, or at the largest up to 5 alone"""
     has_detection: bool = False
 
 
 MODES = (
     Mode("simcse packed", ("--objective=simcse",), has_inner_steps=False),
+    Mode("outer step alone", (*_SEARCH, "--perturbation.num_steps=0"), has_inner_steps=False),
     Mode("none", (*_SEARCH, "--perturbation.reuse=none")),
     Mode("exact", (*_SEARCH, "--perturbation.reuse=exact")),
-    Mode("exact, no eta", (*_SEARCH, "--perturbation.reuse=exact", _NO_ETA)),
-    Mode("exact, clean graph", (*_SEARCH, "--perturbation.reuse=exact", *_CLEAN_GRAPH)),
+    Mode("exact, no eta", (*_SEARCH, "--perturbation.reuse=exact", _NO_ETA), is_swept=False),
+    Mode("exact, clean graph", (*_SEARCH, "--perturbation.reuse=exact", *_CLEAN_GRAPH), is_swept=False),
     Mode("adaptive", _ADAPTIVE),
-    Mode("adaptive probe", (*_ADAPTIVE, "--perturbation.probe_every=1")),
+    Mode("adaptive probe", (*_ADAPTIVE, "--perturbation.probe_every=1"), is_swept=False),
     Mode("free", (*_SEARCH, "--perturbation.reuse=free", _NO_ETA)),
     Mode(
         "uscal", ("--objective=uscal", "--perturbation.method=fgm", "--perturbation.epsilon=0.3"), has_inner_steps=False
@@ -62,11 +65,13 @@ MODES = (
     Mode(
         "rtd unigram",
         (*_SEARCH, "--perturbation.reuse=exact", "--objective_options.rtd_generator=unigram"),
+        is_swept=False,
         has_detection=True,
     ),
     Mode(
         "rtd generator",
         (*_SEARCH, "--perturbation.reuse=exact", "--objective_options.rtd_generator={generator}"),
+        is_swept=False,
         has_detection=True,
     ),
 )
@@ -86,10 +91,14 @@ class Row:
     num_steps: Optional[int]
     run: Callable[[Sample], float]
     parameters: Callable[[], list[Tensor]]
+    optimizer: torch.optim.Optimizer
+    """shared by the rows of one dtype and way of updating"""
     held_bytes: Callable[[], int]
     """parameters, optimizer state and tables: what stays between steps"""
     metrics: Callable[[], dict[str, float]] = dict
     """of the last step, by name"""
+    is_first_apart: bool = False
+    """whether the first step is not like those after it: a probe"""
 
     @property
     def name(self) -> str:
@@ -230,8 +239,10 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
             num_steps,
             run,
             lambda: list(chosen.parameters()),
+            engine.optimizer,
             lambda step=step: held(step),
             lambda step=step: metrics_of(step),
+            step.adaptive is not None,
         )
 
 
@@ -257,8 +268,10 @@ def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
             num_steps,
             run,
             lambda: update.parameters,
+            update.optimizer,
             lambda step=step: update.held_bytes() + _table_bytes(step),
             lambda step=step: metrics_of(step),
+            step.adaptive is not None,
         )
 
 
@@ -278,7 +291,7 @@ def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
 
             return update.run(loss)
 
-        return Row(label, dtype, via, num_steps, run, lambda: update.parameters, update.held_bytes)
+        return Row(label, dtype, via, num_steps, run, lambda: update.parameters, update.optimizer, update.held_bytes)
 
     if "fp32" in dtypes:
         yield row("simcse stock", "fp32", "torch", None, simcse)
@@ -307,13 +320,12 @@ def build_rows(
     """Every row of one encoder and batch size, stock SimCSE in fp32 first.
 
     Args:
-        steps: values of N of every row that has inner steps; rows with replaced token detection take ``max`` of those
-            up to 5.
+        steps: values of N of the modes that are swept; the others take the largest of those up to 5.
         extra_exact_steps: more values of N for ``exact``.
         wanted: by label; stock SimCSE is always there.
     """
     rows = list(_padded_rows(models, steps if wanted("public") else [], dtypes, batch_size))
-    at_rtd = [max((n for n in steps if n <= 5), default=steps[0])]
+    usual = [max((n for n in steps if n <= 5), default=steps[0])]
 
     def listed(has_detection: bool) -> list:
         found = []
@@ -323,7 +335,7 @@ def build_rows(
             if not mode.has_inner_steps:
                 found.append((mode, None))
                 continue
-            values = at_rtd if mode.has_detection else steps
+            values = steps if mode.is_swept else usual
             more = [n for n in extra_exact_steps if n not in values] if mode.label == "exact" else []
             found += [(mode, n) for n in sorted([*values, *more])]
         return found
@@ -335,7 +347,7 @@ def build_rows(
                 rows += _engine_rows(models, modes, batch_size, dtype, samples)
     for dtype in dtypes:
         # The pairs that tell what the engine adds.
-        pair = [(m, n) for m, n in listed(False) if m.label in ("simcse packed", "exact") and n in (None, *at_rtd)]
+        pair = [(m, n) for m, n in listed(False) if m.label in ("simcse packed", "exact") and n in (None, *usual)]
         if pair:
             rows += _torch_rows(models, pair, batch_size, dtype, samples)
     return rows
