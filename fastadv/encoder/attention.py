@@ -51,7 +51,6 @@ class Padding:
             layout = self._heads[num_heads, dtype] = _head_layout(self, num_heads, dtype)
         return layout
 
-
     def aligned(self, multiple: int) -> "Padding":
         """This layout with rows added behind the T, up to a multiple, that lie where no token does.
 
