@@ -60,8 +60,9 @@ def build_rows(model: str, samples: list[Sample], num_steps: int, dtype: torch.d
     for reuse in REUSE:
         for norm in NORMS:
             options = [f"--perturbation.{option}" for option in (*_SEARCH, f"norm={norm}", f"reuse={reuse}")]
-            # Reused gradients and eta do not go together.
+            # As the benchmark of whole steps has it: one gradient, and no eta.
             options += ["--perturbation.use_eta=false"] if reuse == "adaptive" else []
+            num_gradients = 1 if reuse == "adaptive" else None
             try:
                 config = load_config(
                     None, [*options, f"--perturbation.num_steps={num_steps}", f"--encoder.model={model}"]
@@ -75,9 +76,9 @@ def build_rows(model: str, samples: list[Sample], num_steps: int, dtype: torch.d
                 constants = [_constants(encoder, objective, sample) for sample in samples]
             adversary = Adversary(config.perturbation, encoder, objective)
 
-            def search(number: int, adversary=adversary, constants=constants) -> Tensor:
+            def search(number, adversary=adversary, num_gradients=num_gradients, constants=constants) -> Tensor:
                 x, loss = constants[number]
-                return adversary.search(x, samples[number].packed, loss).delta
+                return adversary.search(x, samples[number].packed, loss, num_gradients=num_gradients).delta
 
             rows += [Row(reuse, norm, backend, search) for backend in BACKENDS]
     return rows

@@ -44,17 +44,20 @@ class Mode:
     label: str
     options: tuple[str, ...]
     has_inner_steps: bool = True
+    is_swept: bool = True
+    """whether it is run at every N, or at the largest up to 5 alone"""
     has_detection: bool = False
 
 
 MODES = (
     Mode("simcse packed", ("--objective=simcse",), has_inner_steps=False),
+    Mode("outer step alone", (*_SEARCH, "--perturbation.num_steps=0"), has_inner_steps=False),
     Mode("none", (*_SEARCH, "--perturbation.reuse=none")),
     Mode("exact", (*_SEARCH, "--perturbation.reuse=exact")),
-    Mode("exact, no eta", (*_SEARCH, "--perturbation.reuse=exact", _NO_ETA)),
-    Mode("exact, clean graph", (*_SEARCH, "--perturbation.reuse=exact", *_CLEAN_GRAPH)),
+    Mode("exact, no eta", (*_SEARCH, "--perturbation.reuse=exact", _NO_ETA), is_swept=False),
+    Mode("exact, clean graph", (*_SEARCH, "--perturbation.reuse=exact", *_CLEAN_GRAPH), is_swept=False),
     Mode("adaptive", _ADAPTIVE),
-    Mode("adaptive probe", (*_ADAPTIVE, "--perturbation.probe_every=1")),
+    Mode("adaptive probe", (*_ADAPTIVE, "--perturbation.probe_every=1"), is_swept=False),
     Mode("free", (*_SEARCH, "--perturbation.reuse=free", _NO_ETA)),
     Mode(
         "uscal", ("--objective=uscal", "--perturbation.method=fgm", "--perturbation.epsilon=0.3"), has_inner_steps=False
@@ -62,11 +65,13 @@ MODES = (
     Mode(
         "rtd unigram",
         (*_SEARCH, "--perturbation.reuse=exact", "--objective_options.rtd_generator=unigram"),
+        is_swept=False,
         has_detection=True,
     ),
     Mode(
         "rtd generator",
         (*_SEARCH, "--perturbation.reuse=exact", "--objective_options.rtd_generator={generator}"),
+        is_swept=False,
         has_detection=True,
     ),
 )
@@ -81,14 +86,19 @@ class Row:
     label: str
     dtype: str
     via: str
-    """torch (AdamW on the module), engine (DeepSpeed), autocast, copy (a bf16 copy of float32 masters)"""
+    """torch (AdamW on the module, in bf16 on float32 masters of it), engine (DeepSpeed), or autocast (of float32
+    weights)"""
     num_steps: Optional[int]
     run: Callable[[Sample], float]
     parameters: Callable[[], list[Tensor]]
+    optimizer: torch.optim.Optimizer
+    """shared by the rows of one dtype and way of updating"""
     held_bytes: Callable[[], int]
     """parameters, optimizer state and tables: what stays between steps"""
     metrics: Callable[[], dict[str, float]] = dict
     """of the last step, by name"""
+    is_first_apart: bool = False
+    """whether the first step is not like those after it: a probe"""
 
     @property
     def name(self) -> str:
@@ -204,7 +214,7 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
     steps = _steps_of(models, modes, batch_size, dtype, samples)
     names = {key: str(number) for number, key in enumerate(steps)}
     chosen = Chosen({names[key]: step for key, step in steps.items()})
-    config = models.config(*[modes[0][0], batch_size, dtype, modes[0][1]])
+    config = models.config(modes[0][0], batch_size, dtype)
     engine = zero.initialise(chosen, config, _TOTAL_STEPS)
     engine.train()
 
@@ -229,15 +239,21 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
             num_steps,
             run,
             lambda: list(chosen.parameters()),
+            engine.optimizer,
             lambda step=step: held(step),
             lambda step=step: metrics_of(step),
+            step.adaptive is not None,
         )
 
 
-def _torch_rows(models, modes, batch_size, samples) -> Iterator[Row]:
-    """fp32 without DeepSpeed: how much the engine adds."""
-    steps = _steps_of(models, modes, batch_size, "fp32", samples)
-    update = PlainUpdate(nn.ModuleList(steps.values()), models.config(*[modes[0][0], batch_size, "fp32", modes[0][1]]))
+def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
+    """Without DeepSpeed, in bf16 on a bf16 copy of float32 masters: how much the engine adds."""
+    steps = _steps_of(models, modes, batch_size, dtype, samples)
+    module = nn.ModuleList(steps.values())
+    is_rounded = dtype == "bf16"
+    update = PlainUpdate(
+        module.bfloat16() if is_rounded else module, models.config(modes[0][0], batch_size, dtype), is_rounded
+    )
     for (mode, num_steps), step in steps.items():
 
         def run(sample: Sample, step=step) -> float:
@@ -247,13 +263,15 @@ def _torch_rows(models, modes, batch_size, samples) -> Iterator[Row]:
 
         yield Row(
             mode.label,
-            "fp32",
+            dtype,
             "torch",
             num_steps,
             run,
             lambda: update.parameters,
+            update.optimizer,
             lambda step=step: update.held_bytes() + _table_bytes(step),
             lambda step=step: metrics_of(step),
+            step.adaptive is not None,
         )
 
 
@@ -273,7 +291,7 @@ def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
 
             return update.run(loss)
 
-        return Row(label, dtype, via, num_steps, run, lambda: update.parameters, update.held_bytes)
+        return Row(label, dtype, via, num_steps, run, lambda: update.parameters, update.optimizer, update.held_bytes)
 
     if "fp32" in dtypes:
         yield row("simcse stock", "fp32", "torch", None, simcse)
@@ -283,9 +301,9 @@ def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
         yield row("simcse stock", "bf16", "autocast", None, simcse)
         rounded = SimCSE(copy.deepcopy(encoder.hf), copy.deepcopy(head)).train().bfloat16()
         rounded_update = PlainUpdate(rounded, config, has_masters=True)
-        yield row("simcse stock", "bf16", "copy", None, rounded, rounded_update)
+        yield row("simcse stock", "bf16", "torch", None, rounded, rounded_update)
         for num_steps in steps:
-            yield row("public", "bf16", "copy", num_steps, PublicStructure(rounded, num_steps), rounded_update)
+            yield row("public", "bf16", "torch", num_steps, PublicStructure(rounded, num_steps), rounded_update)
 
 
 def build_rows(
@@ -302,13 +320,12 @@ def build_rows(
     """Every row of one encoder and batch size, stock SimCSE in fp32 first.
 
     Args:
-        steps: values of N of every row that has inner steps; rows with replaced token detection take ``max`` of those
-            up to 5.
+        steps: values of N of the modes that are swept; the others take the largest of those up to 5.
         extra_exact_steps: more values of N for ``exact``.
         wanted: by label; stock SimCSE is always there.
     """
     rows = list(_padded_rows(models, steps if wanted("public") else [], dtypes, batch_size))
-    at_rtd = [max((n for n in steps if n <= 5), default=steps[0])]
+    usual = [max((n for n in steps if n <= 5), default=steps[0])]
 
     def listed(has_detection: bool) -> list:
         found = []
@@ -318,7 +335,7 @@ def build_rows(
             if not mode.has_inner_steps:
                 found.append((mode, None))
                 continue
-            values = at_rtd if mode.has_detection else steps
+            values = steps if mode.is_swept else usual
             more = [n for n in extra_exact_steps if n not in values] if mode.label == "exact" else []
             found += [(mode, n) for n in sorted([*values, *more])]
         return found
@@ -328,13 +345,9 @@ def build_rows(
             modes = _allowed(models, listed(has_detection), batch_size, dtype, note)
             if modes:
                 rows += _engine_rows(models, modes, batch_size, dtype, samples)
-    if "fp32" in dtypes:
-        pair = [
-            (m, n)
-            for m, n in _allowed(models, listed(False), batch_size, "fp32", note)
-            if m.label in ("simcse packed", "exact")
-        ]
-        pair = [(m, n) for m, n in pair if n in (None, *at_rtd)]
+    for dtype in dtypes:
+        # The pairs that tell what the engine adds.
+        pair = [(m, n) for m, n in listed(False) if m.label in ("simcse packed", "exact") and n in (None, *usual)]
         if pair:
-            rows += _torch_rows(models, pair, batch_size, samples)
+            rows += _torch_rows(models, pair, batch_size, dtype, samples)
     return rows

@@ -2,13 +2,16 @@
 
 Reads JSON as pytest-benchmark writes it, ``python -m bench.ops`` among others. A row of the table is an op at one shape
 and number of threads: the least and the median time of each form, and, where the benchmark took them, the bytes a
-second and the share of a copy's. Without ``--table`` it is printed.
+second and the share of a copy's. Without ``--table`` it is printed. Whole training steps and the attack alone have
+tables and pictures of their own (``bench/step_summary.py``).
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
+
+from bench import step_summary
 
 _ORDER = ("eager", "compiled", "native", "triton", "copy")
 
@@ -90,13 +93,20 @@ def main() -> int:
     parser.add_argument("--table", type=Path, default=None)
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    text = table(arguments.json)
+    found = json.loads(arguments.json.read_text(encoding="utf-8"))
+    kind = found["benchmarks"][0].get("group", "").partition(" ")[0] if found["benchmarks"] else ""
+    tables = {"training_step": step_summary.training_table, "attack_step": step_summary.attack_table}
+    text = tables[kind](found) if kind in tables else table(arguments.json)
     if arguments.table is None:
         print(text, end="")
     else:
         arguments.table.write_text(text, encoding="utf-8")
     if arguments.figure is not None:
-        draw(arguments.json, arguments.figure)
+        figures = {"training_step": step_summary.draw_training, "attack_step": step_summary.draw_attack}
+        if kind in figures:
+            figures[kind](found, arguments.figure)
+        else:
+            draw(arguments.json, arguments.figure)
     return 0
 
 

@@ -9,10 +9,11 @@ from typing import Protocol, Sequence
 
 from bench.ops import machine_info, statistics
 
-FEWEST_TURNS = 3
+FEWEST_TURNS = 2
 _MOST_TURNS = 60
-# A row that costs so many times the first takes part in every second turn, twice as many in every third.
+# A row that costs so many times the first takes part in every second turn, twice as many in every third, and so on.
 _DEAR = 3.0
+_LEAST_OFTEN = 5
 
 Times = dict[int, tuple[float, float]]
 """turn → (CPU seconds, wall seconds)"""
@@ -45,10 +46,10 @@ def plan_turns(seconds: dict[str, float], left_s: float) -> tuple[int, dict[str,
         seconds: of one call of each row, the one the others are compared with first.
     """
     first = next(iter(seconds.values()))
-    every = {name: 1 + min(2, int(s / (_DEAR * first))) for name, s in seconds.items()}
+    every = {name: min(_LEAST_OFTEN, 1 + int(s / (_DEAR * first))) for name, s in seconds.items()}
     a_turn = sum(s / every[name] for name, s in seconds.items())
     turns = min(_MOST_TURNS, int(left_s / a_turn))
-    return max(FEWEST_TURNS * max(every.values()), turns), every
+    return max(1 + (FEWEST_TURNS - 1) * max(every.values()), turns), every
 
 
 def take_turns(rows: Sequence[Timed], samples: Sequence, num_turns: int, every: dict[str, int], end: float) -> dict:

@@ -5,7 +5,7 @@ pooling) the tokens are laid out as (B, L), because the matrix products of a bat
 runs on that layout is ``attention_kinds.py``'s business.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import torch
@@ -42,6 +42,7 @@ class Padding:
     num_sentences: int
     max_seqlen: int
     _heads: dict = field(default_factory=dict, repr=False)
+    _aligned: dict = field(default_factory=dict, repr=False)
 
     def heads(self, num_heads: int, dtype: torch.dtype) -> HeadLayout:
         """The layout head by head, worked out once for each number of heads and type of the logits."""
@@ -49,6 +50,23 @@ class Padding:
         if layout is None:
             layout = self._heads[num_heads, dtype] = _head_layout(self, num_heads, dtype)
         return layout
+
+    def aligned(self, multiple: int) -> "Padding":
+        """This layout with rows added behind the T, up to a multiple, that lie where no token does.
+
+        What they hold reaches no token's result: nothing is attended to there, and nobody reads them. Where there is
+        no room for them the layout stays as it is.
+        """
+        num_added = -len(self.index) % multiple
+        if num_added == 0 or self.num_sentences * self.max_seqlen - len(self.index) < num_added:
+            return self
+        aligned = self._aligned.get(multiple)
+        if aligned is None:
+            is_free = torch.ones(self.num_sentences * self.max_seqlen, dtype=torch.bool, device=self.index.device)
+            is_free[self.index] = False
+            index = torch.cat([self.index, is_free.nonzero().flatten()[:num_added]])
+            aligned = self._aligned[multiple] = replace(self, index=index, _heads={}, _aligned={})
+        return aligned
 
 
 def _head_layout(padding: Padding, num_heads: int, dtype: torch.dtype) -> HeadLayout:
