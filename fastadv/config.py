@@ -215,8 +215,8 @@ class EngineConfig:
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
     """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
     compile: Literal["none", "default", "cudagraphs"] = "none"
-    """torch.compile of the search's inner step, on batches filled up to a few fixed sizes; cudagraphs: recorded as CUDA
-    graphs, too, which needs CUDA"""
+    """torch.compile of the encoder's passes and the search's inner step, on batches filled up to a few fixed sizes;
+    cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""
     joint_views: Optional[bool] = None
     """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
     frozen inner dropout or reuse none"""

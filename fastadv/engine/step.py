@@ -28,6 +28,7 @@ from fastadv.perturbation.chains import perturbed
 from fastadv.perturbation.compiled import CompiledAdversary
 from fastadv.perturbation.inner_loop import CleanGradient
 
+from .compiled_passes import CompiledPasses
 from .dropout_replay import DropoutReplay
 from .free import free_loss
 from .gather import GlobalBatch, gather_rows, gather_unequal
@@ -47,7 +48,7 @@ class Step(nn.Module):
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
-        compile: none, default or cudagraphs: whether the search's inner step is compiled, and how.
+        compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
 
     Attributes:
@@ -74,6 +75,7 @@ class Step(nn.Module):
         self.perturbation = perturbation.as_mixed()
         self.detection = detection
         self._joint_views = joint_views
+        self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
         self.whole: Optional[GlobalBatch] = None
@@ -110,9 +112,9 @@ class Step(nn.Module):
         x_positive = embed() if self._joins_views(batch) else None
         masks = DropoutReplay(x.device)
         if x_positive is None:
-            pooled, positive = self.encoder.encode(x, batch), None
+            pooled, positive = self._encode(x, batch), None
         else:
-            pooled, positive = self.encoder.encode(torch.cat([x, x_positive]), batch.twice()).chunk(2)
+            pooled, positive = self._encode(torch.cat([x, x_positive]), batch.twice()).chunk(2)
         # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
         is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
         query = objective.project(pooled)
@@ -126,11 +128,11 @@ class Step(nn.Module):
             self._record(found, batch)
         elif objective.uses_adversary:
             inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
-            # Frozen embeddings have no graph to X.
-            has_graph = is_as_inner and x.requires_grad
+            # Frozen embeddings have no graph to X, and a compiled pass's serves one backward alone.
+            has_graph = is_as_inner and x.requires_grad and self._passes is None
             at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
             found = self._search(x, batch, inner_loss, at_clean)
-            adversarial = objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
+            adversarial = objective.project(self._encode(perturbed(x, found.delta), batch))
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if self.detection is not None:
@@ -172,6 +174,10 @@ class Step(nn.Module):
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
         )
 
+    def _encode(self, x: Tensor, batch: PackedBatch) -> Tensor:
+        """h (B, D) of X (T, E), for the loss that the parameters lower."""
+        return self.encoder.encode(x, batch) if self._passes is None else self._passes(x, batch)
+
     def _joins_views(self, batch: PackedBatch) -> bool:
         """Whether X and X+ pass through the encoder as one batch.
 
@@ -202,7 +208,7 @@ class Step(nn.Module):
 
     def _keys(self, texts: PackedBatch, ids: Tensor, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
         embed = embed or self.encoder.embedder(texts)
-        return self.whole.gather_keys(self.objective.project(self.encoder.encode(embed(), texts)), ids)
+        return self.whole.gather_keys(self.objective.project(self._encode(embed(), texts)), ids)
 
     def _search(
         self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]
