@@ -179,10 +179,6 @@ def _is_sources(value: Any) -> bool:
 
 def _check_engine(config: Config) -> None:
     engine = config.engine
-    if engine.precision == "bf16" and engine.zero_stage == 0:
-        raise UserError(
-            "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 to 3 with bf16"
-        )
     reuse = config.perturbation.reuse
     if engine.zero_stage == 3 and reuse in ("none", "free"):
         raise UserError(

@@ -7,6 +7,7 @@ switch are ours. Where the modules lie is ``families.py``'s business.
 
 from typing import Callable, Optional
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -76,14 +77,28 @@ class PackedModel:
         normed = self._normed_embedding(words, batch)
         return lambda: _dropout(normed, self.hf.embeddings.dropout, dropout)
 
-    def first_and_last(self, x: Tensor, batch: PackedBatch, dropout: bool, first_tokens_only: bool = False):
+    @staticmethod
+    def is_behind_embeddings(name: str) -> bool:
+        """Whether a parameter of this name computes in the type given to `first_and_last`."""
+        return not name.startswith("embeddings.")
+
+    def first_and_last(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        dropout: bool,
+        first_tokens_only: bool = False,
+        dtype: Optional[torch.dtype] = None,
+    ):
         """(first layer's input (T, D), last hidden states (T, D), or (B, D) of the first tokens only).
 
+        Layers compute in ``dtype``; None: in that of x.
         With ``first_tokens_only`` the last layer asks, and runs its feed-forward, only where the answer is
         read: its keys and values still see every token, so the result is the same.
         """
         padding = padding_of(batch)
         first = self._finish_embedding(x, batch, dropout) if self.perturb_at == "word" else x
+        first = first if dtype is None else first.to(dtype)
         to_hidden = self.family.to_hidden(self.hf)
         if to_hidden is not None:
             first = to_hidden(first)
