@@ -30,7 +30,7 @@ def draw_tokens(logits: Tensor, block: int = BLOCK) -> Tensor:
 
 
 def draw_columns(weights: Tensor) -> Tensor:
-    """(M, 1) int64: column j of ``weights`` (M, K) with probability weights[:, j] / their sum; never one of weight 0."""
+    """(M, 1) int64: column j of ``weights`` (M, K) with probability weights[:, j] / their sum, never one of 0."""
     cumulative = weights.double().cumsum(1)
     total = cumulative[:, -1:]
     drawn = torch.rand(total.shape, dtype=total.dtype, device=total.device) * total
