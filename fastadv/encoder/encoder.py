@@ -271,7 +271,7 @@ class Encoder(nn.Module):
 
     def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
         is_on = self.training if dropout is None else dropout
-        first, last = self._model.first_and_last(x, batch, is_on, first_tokens_only, self.dtype)
+        first, last = self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype)
         return self._widened(first), self._widened(last)
 
     def _widened(self, states: Tensor) -> Tensor:
