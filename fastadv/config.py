@@ -209,7 +209,8 @@ class EngineConfig:
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """compute type; bf16 needs zero_stage 1 or more"""
+    """compute type; with bf16, weights and optimizer state are float32 still: at zero_stage 0 the step casts weights once
+    and gradients travel in float32, at 1 to 3 DeepSpeed does"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"

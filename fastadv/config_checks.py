@@ -179,10 +179,6 @@ def _is_sources(value: Any) -> bool:
 
 def _check_engine(config: Config) -> None:
     engine = config.engine
-    if engine.precision == "bf16" and engine.zero_stage == 0:
-        raise UserError(
-            "engine.precision = bf16: expected fp32 at engine.zero_stage 0, or engine.zero_stage 1 to 3 with bf16"
-        )
     reuse = config.perturbation.reuse
     if engine.zero_stage == 3 and reuse in ("none", "free"):
         raise UserError(
@@ -231,6 +227,8 @@ def _check_compile(config: Config) -> None:
         )
     elif engine.zero_stage == 3:
         expected = "none at engine.zero_stage 3, where parameters come and go, or zero_stage 0 to 2"
+    elif engine.zero_stage == 0 and engine.precision == "bf16":
+        expected = "none at engine.zero_stage 0 with bf16, where each step copies the weights, or zero_stage 1 or 2"
     elif config.encoder.path == "generic":
         expected = "none where encoder.path is generic, or path auto or packed"
     if expected is not None:

@@ -163,6 +163,7 @@ COMBINATIONS = [
         {"engine.compile": "cudagraphs", "perturbation.inner_dropout": "frozen"},
         ["engine.compile = cudagraphs", "inner_dropout off"],
     ),
+    ({"engine.compile": "default", "engine.precision": "bf16"}, ["engine.compile = default", "zero_stage 1 or 2"]),
     ({"engine.compile": "default", "engine.zero_stage": 3}, ["engine.compile = default", "zero_stage 0 to 2"]),
     ({"engine.compile": "default", "encoder.path": "generic"}, ["engine.compile = default", "auto or packed"]),
     ({"engine.joint_views": "true", "perturbation.reuse": "none"}, ["engine.joint_views = true", "reuse is none"]),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -14,6 +15,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.encoder.attention import padding_of
 from fastadv.encoder.attention_kinds import KINDS as ATTENTION
+from fastadv.encoder.cast import cast_weights
 from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.lora import add_lora
@@ -80,6 +82,9 @@ class Encoder(nn.Module):
         self.pooling = pooling
         self.perturb_at = perturb_at
         self.max_length = _length_limit(hf_model.config, tokenizer, max_length)
+        # Set inside `computing_in`: what passes compute in, and what goes in and out.
+        self._narrow: Optional[torch.dtype] = None
+        self._wide: Optional[torch.dtype] = None
         self._model = _choose_path(hf_model, path, perturb_at, attention)
 
     @classmethod
@@ -169,7 +174,22 @@ class Encoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The compute type."""
-        return self.hf.dtype
+        return self.hf.dtype if self._narrow is None else self._narrow
+
+    @contextmanager
+    def computing_in(self, dtype: torch.dtype):
+        """Inside the block passes compute in ``dtype``, on copies of the weights that are made here, once.
+
+        What goes in and comes out keeps its own type: X and vectors are float32 where the weights are. On the packed
+        path the embedding layer stays in that type too; only what follows it is narrow.
+        """
+        wide = self.hf.dtype
+        with cast_weights(self.hf, dtype, self._model.is_behind_embeddings):
+            self._narrow, self._wide = dtype, wide
+            try:
+                yield
+            finally:
+                self._narrow = self._wide = None
 
     def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
         """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
@@ -217,14 +237,15 @@ class Encoder(nn.Module):
 
     def embed(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """X (T, E). ``dropout``: None follows ``self.training``; True or False decides."""
-        return self._model.embed(batch, self.training if dropout is None else dropout)
+        return self.embedder(batch, dropout)()
 
     def embedder(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Callable[[], Tensor]:
         """() → X (T, E), under another dropout mask at each call: several views share what they can."""
-        return self._model.embedder(batch, self.training if dropout is None else dropout)
+        embed = self._model.embedder(batch, self.training if dropout is None else dropout)
+        return lambda: self._widened(embed())
 
     def encode(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
-        """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, here."""
+        """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, in here."""
         first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")
         if self.pooling == "cls":
             return last
@@ -233,7 +254,7 @@ class Encoder(nn.Module):
     def prepare(self, batch: PackedBatch) -> None:
         """Works out what every pass of a batch shares, as the first pass otherwise does."""
         padding_of(batch)
-        self._model.prepare(batch)
+        self._model.prepare(batch, self.dtype)
 
     def token_states(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """The last hidden states (T, D) of X (T, E)."""
@@ -250,7 +271,11 @@ class Encoder(nn.Module):
 
     def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
         is_on = self.training if dropout is None else dropout
-        return self._model.first_and_last(x.to(self.dtype), batch, is_on, first_tokens_only)
+        first, last = self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype)
+        return self._widened(first), self._widened(last)
+
+    def _widened(self, states: Tensor) -> Tensor:
+        return states if self._wide is None else states.to(self._wide)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """h (B, D) of a clean pass."""

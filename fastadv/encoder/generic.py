@@ -58,7 +58,7 @@ class GenericModel:
                 self._embedding_size = self.embed(token, dropout=False).shape[-1]
         return self._embedding_size
 
-    def prepare(self, batch: PackedBatch) -> None:
+    def prepare(self, batch: PackedBatch, dtype: torch.dtype) -> None:
         """The padded layout is all."""
 
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
@@ -83,8 +83,23 @@ class GenericModel:
         """Gives X under a mask of its own at each call: the model's embeddings are run each time."""
         return partial(self.embed, batch, dropout)
 
-    def first_and_last(self, x: Tensor, batch: PackedBatch, dropout: bool, first_tokens_only: bool = False):
-        """(embedding output (T, D), last hidden states (T, D), or (B, D) of the first tokens only)."""
+    @staticmethod
+    def is_behind_embeddings(name: str) -> bool:
+        """True: a model that is run whole has one type."""
+        return True
+
+    def first_and_last(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        dropout: bool,
+        first_tokens_only: bool = False,
+        dtype: Optional[torch.dtype] = None,
+    ):
+        """(embedding output (T, D), last hidden states (T, D), or (B, D) of the first tokens only).
+
+        ``dtype`` has no say: the model computes in that of its weights.
+        """
         padding = padding_of(batch)
 
         def put(module, args, output):

@@ -5,8 +5,10 @@ Every parameter is reached by calling the module that owns it, so weights, state
 switch are ours. Where the modules lie is ``families.py``'s business.
 """
 
+from dataclasses import replace
 from typing import Callable, Optional
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -55,9 +57,9 @@ class PackedModel:
         """E. The embedding layer's output is as wide as its word rows; D comes after it."""
         return self.hf.get_input_embeddings().embedding_dim
 
-    def prepare(self, batch: PackedBatch) -> None:
-        """The layouts by head that `first_and_last` will ask for, where the attention has any."""
-        device, dtype = self.hf.device.type, self.hf.dtype
+    def prepare(self, batch: PackedBatch, dtype: torch.dtype) -> None:
+        """The layouts by head that `first_and_last` will ask for in ``dtype``, where the attention has any."""
+        device = self.hf.device.type
         if self.attention not in ("auto", "matmul") or (self.attention == "auto" and device != "cpu"):
             return
         for block in self.family.blocks(self.hf):
@@ -76,14 +78,29 @@ class PackedModel:
         normed = self._normed_embedding(words, batch)
         return lambda: _dropout(normed, self.hf.embeddings.dropout, dropout)
 
-    def first_and_last(self, x: Tensor, batch: PackedBatch, dropout: bool, first_tokens_only: bool = False):
-        """(first layer's input (T, D), last hidden states (T, D), or (B, D) of the first tokens only).
+    @staticmethod
+    def is_behind_embeddings(name: str) -> bool:
+        """Whether a parameter of this name computes in the type given to `first_and_last`."""
+        return not name.startswith("embeddings.")
 
-        With ``first_tokens_only`` the last layer asks, and runs its feed-forward, only where the answer is
-        read: its keys and values still see every token, so the result is the same.
+    def first_and_last(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        dropout: bool,
+        first_tokens_only: bool = False,
+        rows: Optional[Tensor] = None,
+        dtype: Optional[torch.dtype] = None,
+    ):
+        """(first layer's input (T, D), last hidden states (T, D), or (B, D) of first tokens, or (M, D) of ``rows``).
+
+        Layers compute in ``dtype``; None: in that of x. With ``first_tokens_only``, or with ``rows`` (M,), distinct places
+        among the T tokens, the last layer asks, and runs its feed-forward, only where the answer is read: its keys and
+        values still see every token, so the result is the same.
         """
         padding = padding_of(batch)
         first = self._finish_embedding(x, batch, dropout) if self.perturb_at == "word" else x
+        first = first if dtype is None else first.to(dtype)
         to_hidden = self.family.to_hidden(self.hf)
         if to_hidden is not None:
             first = to_hidden(first)
@@ -94,9 +111,10 @@ class PackedModel:
             states = F.pad(states, (0, 0, 0, len(padding.index) - num_tokens))
         layers = [layer for block in self.family.blocks(self.hf) for layer in self.family.layers(block)]
         for i, layer in enumerate(layers):
-            only_first = first_tokens_only and i == len(layers) - 1
-            states = _run_layer(layer, states, padding, dropout, only_first, self.attention)
-        return first, states if first_tokens_only else states[:num_tokens]
+            is_last = i == len(layers) - 1
+            read = (first_tokens_only, rows) if is_last else (False, None)
+            states = _run_layer(layer, states, padding, dropout, self.attention, *read)
+        return first, states[:num_tokens] if rows is None and not first_tokens_only else states
 
     def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:
         return _dropout(self._normed_embedding(words, batch), self.hf.embeddings.dropout, dropout)
@@ -108,12 +126,32 @@ class PackedModel:
         return embeddings.LayerNorm(summed)
 
 
+def with_tokens(batch: PackedBatch, **changes: Tensor) -> PackedBatch:
+    """``batch`` with other tokens in the same places: what has been worked out about its layout goes along."""
+    changed = replace(batch, **changes)
+    object.__setattr__(changed, "padding", padding_of(batch))
+    return changed
+
+
 def _run_layer(
-    layer: Layer, states: Tensor, padding: Padding, dropout: bool, first_tokens_only: bool, attention: str
+    layer: Layer,
+    states: Tensor,
+    padding: Padding,
+    dropout: bool,
+    attention: str,
+    first_tokens_only: bool,
+    rows: Optional[Tensor],
 ) -> Tensor:
-    asking = first_rows(states, padding) if first_tokens_only else states
+    if rows is not None:
+        asking = states.index_select(0, rows)
+    else:
+        asking = first_rows(states, padding) if first_tokens_only else states
+    query = layer.query(asking)
+    if rows is not None:
+        # Sentences ask as a whole: what the others would be told is not read.
+        query = query.new_zeros(len(states), query.shape[1]).index_copy(0, rows, query)
     context = self_attention(
-        layer.query(asking),
+        query,
         layer.key(states),
         layer.value(states),
         padding,
@@ -122,6 +160,8 @@ def _run_layer(
         first_tokens_only,
         attention,
     )
+    if rows is not None:
+        context = context.index_select(0, rows)
     context = _dropout(layer.attention_dense(context), layer.attention_output_dropout, dropout)
     attended = layer.attention_norm(context + asking)
     fed = attended

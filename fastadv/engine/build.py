@@ -162,7 +162,10 @@ def build_step(config: Config, encoder, text=None) -> Step:
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
             "and only the packed path can be traced"
         )
-    return Step(encoder, objective, config.perturbation, detection, config.engine.compile, config.engine.joint_views)
+    step = Step(encoder, objective, config.perturbation, detection, config.engine.compile, config.engine.joint_views)
+    if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
+        step.compute_dtype = torch.bfloat16
+    return step
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

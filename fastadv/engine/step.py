@@ -12,6 +12,7 @@ Under ``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
 Inner forwards never go through the engine, so nothing is reduced in them.
 """
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Callable, Optional
@@ -54,6 +55,7 @@ class Step(nn.Module):
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
         whole: the last forward's batch over all ranks.
+        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
     """
@@ -78,6 +80,7 @@ class Step(nn.Module):
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
+        self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
         self.eta_table: Optional[EtaTable] = None
         self.adaptive: Optional[AdaptiveReuse] = None
@@ -105,8 +108,18 @@ class Step(nn.Module):
             NonFiniteGradient: an inner gradient was not finite and ``on_nonfinite`` is raise.
         """
         self.metrics, self.is_skipped = {}, False
-        self.whole = whole = GlobalBatch(batch)
-        objective = self.objective
+        self.whole = GlobalBatch(batch)
+        with ExitStack() as stack:
+            if self.compute_dtype is not None:
+                stack.enter_context(self.encoder.computing_in(self.compute_dtype))
+                if self.detection is not None:
+                    stack.enter_context(self.detection.discriminator.computing_in(self.compute_dtype))
+            loss, terms = self._loss(batch)
+        self.metrics.update(loss=loss.detach(), **terms)
+        return loss
+
+    def _loss(self, batch: PackedBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        whole, objective = self.whole, self.objective
         embed = self.encoder.embedder(batch)
         x = embed()
         x_positive = embed() if self._joins_views(batch) else None
@@ -145,8 +158,7 @@ class Step(nn.Module):
             terms["loss_rtd"] = views.loss_rtd.detach()
         if not is_free:
             loss, terms = objective.loss(views)
-        self.metrics.update(loss=loss.detach(), **terms)
-        return loss
+        return loss, terms
 
     @property
     def _is_frozen(self) -> bool:

@@ -38,7 +38,8 @@ def deepspeed_config(config: Config) -> dict:
         "gradient_accumulation_steps": config.train.accumulation_steps,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
-        "bf16": {"enabled": config.engine.precision == "bf16"},
+        # At stage 0 the step itself casts the weights; DeepSpeed's bfloat16 begins with stage 1.
+        "bf16": {"enabled": config.engine.precision == "bf16" and stage > 0},
         # At stage 0 `update` clips by the norm that its guard has computed anyway.
         "gradient_clipping": (config.optimizer.max_grad_norm or 0.0) if stage > 0 else 0.0,
         "steps_per_print": None,
@@ -51,7 +52,7 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     deepspeed = import_deepspeed()
     optimizer = build_optimizer(module, config.optimizer)
     schedule = linear_schedule(optimizer, config.optimizer.warmup_ratio, total_steps)
-    if config.engine.precision != "fp32":
+    if config.engine.precision != "fp32" and config.engine.zero_stage > 0:
         # ZeRO keeps master copies of what it trains alone; the rest of the encoder would leave the run rounded.
         for parameter in getattr(module, "encoder", module).parameters():
             if not parameter.requires_grad:

@@ -11,8 +11,12 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention import padding_of
+from fastadv.encoder.packed import PackedModel, why_not_packed, with_tokens
+from fastadv.encoder.positions import first_position
 from fastadv.encoder.source import ModelSource, find_model, load_tokenizer, quiet_transformers
 from fastadv.errors import UserError
+
+from .rtd_sampling import draw_tokens
 
 Fill = Literal["sample", "argmax"]
 KEY = "objective_options.rtd_generator"
@@ -49,8 +53,23 @@ class UnigramGenerator:
         return torch.searchsorted(self._cumulative, drawn, right=True)
 
 
+# model_type of a packed family -> (model, states (M, D)) -> logits (M, V).
+_HEADS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "bert": lambda model, states: model.cls(states),
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "camembert", "data2vec-text"), lambda model, states: model.lm_head(states)
+    ),
+    "electra": lambda model, states: model.generator_lm_head(model.generator_predictions(states)),
+    "albert": lambda model, states: model.predictions(states),
+}
+
+
 class MaskedLanguageModelGenerator:
     """Refills by a masked language model, in eval mode and without a gradient.
+
+    A model of the packed families runs on packed tokens, and its last layer asks at the masked ones alone; any other
+    runs padded. Both ways the head, the vocabulary's matrix above all, runs at the masked tokens alone. ``no_grad`` and
+    not ``inference_mode``: what is worked out about the batch's layout here serves passes with a gradient later.
 
     Args:
         model: one of transformers' ...ForMaskedLM.
@@ -64,21 +83,51 @@ class MaskedLanguageModelGenerator:
         self.mask_id = mask_id
         self._special_ids = special_ids
         self._vocab_size = vocab_size
+        self._head = _HEADS.get(model.config.model_type)
+        has_packed = self._head is not None and why_not_packed(model.config) is None
+        self._packed = PackedModel(model.base_model, "embedding") if has_packed else None
+
+    @property
+    def path(self) -> Literal["packed", "padded"]:
+        return "padded" if self._packed is None else "packed"
 
     @torch.no_grad()
     def fill(self, batch: PackedBatch, masked: Tensor, how: Fill) -> Tensor:
-        if not bool(masked.any()):
+        # How many there are is asked of the device here, and once.
+        rows = masked.nonzero().squeeze(1)
+        if len(rows) == 0:
             return batch.input_ids
-        logits = self.logits(batch, masked).float()[:, : self._vocab_size]
+        logits = self._logits_at(batch, masked, rows).float()[:, : self._vocab_size]
         logits[:, self._special_ids] = -torch.inf
-        chosen = logits.argmax(1) if how == "argmax" else torch.multinomial(logits.softmax(1), 1).squeeze(1)
-        return batch.input_ids.masked_scatter(masked, chosen)
+        chosen = logits.argmax(1) if how == "argmax" else draw_tokens(logits)
+        return batch.input_ids.index_copy(0, rows, chosen)
 
     @torch.no_grad()
     def logits(self, batch: PackedBatch, masked: Tensor) -> Tensor:
-        """(M, V) at the masked tokens, in their order; the model's head runs at these alone."""
-        model = self.model.to(batch.input_ids.device)
+        """(M, V) at the masked tokens, in their order."""
+        return self._logits_at(batch, masked, masked.nonzero().squeeze(1))
+
+    def _logits_at(self, batch: PackedBatch, masked: Tensor, rows: Tensor) -> Tensor:
+        if self.model.device != batch.input_ids.device:
+            self.model.to(batch.input_ids.device)
+        return self._of_padded(batch, masked, rows) if self._packed is None else self._of_packed(batch, masked, rows)
+
+    def _of_packed(self, batch: PackedBatch, masked: Tensor, rows: Tensor) -> Tensor:
         padding = padding_of(batch)
+        masked_batch = with_tokens(
+            batch,
+            input_ids=batch.input_ids.masked_fill(masked, self.mask_id),
+            # As the model has them where it is given none.
+            token_type_ids=torch.zeros_like(batch.token_type_ids),
+            # The batch's are counted from f's first position, which need not be this model's.
+            position_ids=padding.index % padding.max_seqlen + first_position(self.model.config),
+        )
+        x = self._packed.embed(masked_batch, dropout=False)
+        _, states = self._packed.first_and_last(x, masked_batch, dropout=False, rows=rows)
+        return self._head(self.model, states)
+
+    def _of_padded(self, batch: PackedBatch, masked: Tensor, rows: Tensor) -> Tensor:
+        model, padding = self.model, padding_of(batch)
         pad_id = model.config.pad_token_id
         shape = (padding.num_sentences, padding.max_seqlen)
 
@@ -86,7 +135,7 @@ class MaskedLanguageModelGenerator:
             return values.new_full((shape[0] * shape[1],), fill).index_copy_(0, padding.index, values).view(shape)
 
         def at_masked(module, args, output):
-            output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[padding.index[masked]][None]
+            output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[padding.index[rows]][None]
             return output
 
         handle = model.base_model.register_forward_hook(at_masked)

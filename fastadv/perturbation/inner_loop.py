@@ -210,11 +210,22 @@ class Adversary:
     @contextmanager
     def _frozen(self):
         """No parameter asks for a gradient while the search runs; graphs built before keep theirs."""
-        parameters = self._parameters()
-        for parameter in parameters:
-            parameter.requires_grad_(False)
+        leaves, replaced = [], []
+        for owner in {m for module in self._modules for m in module.modules()}:
+            for name, parameter in owner._parameters.items():
+                if parameter is None or not parameter.requires_grad:
+                    continue
+                if parameter.is_leaf:
+                    leaves.append(parameter.requires_grad_(False))
+                else:
+                    # A weight cast for this step is part of a graph, and cannot leave it.
+                    replaced.append((owner, name, parameter))
+        for owner, name, parameter in replaced:
+            owner._parameters[name] = parameter.detach()
         try:
             yield
         finally:
-            for parameter in parameters:
+            for parameter in leaves:
                 parameter.requires_grad_(True)
+            for owner, name, parameter in replaced:
+                owner._parameters[name] = parameter

@@ -87,6 +87,24 @@ def test_last_layer_for_first_tokens_only_equals_the_whole_layer(tiny_encoder, s
     assert relative(encoder.encode(x, batch), encoder.pool(x, encoder.token_states(x, batch), batch)) < 1e-14
 
 
+@pytest.mark.parametrize("family", PACKED)
+def test_last_layer_for_some_rows_equals_the_whole_layer(family, family_encoder, sentences):
+    encoder = family_encoder(family)
+    batch = encoder.pack(sentences)
+    x = encoder.embed(batch).detach().requires_grad_()
+    # In no order; none of some sentences, several of others.
+    rows = torch.randperm(batch.num_tokens)[: batch.num_tokens // 3]
+    upstream = torch.randn(len(rows), encoder.hidden_size, dtype=torch.float64)
+    whole = encoder.token_states(x, batch)[rows]
+    _, states = encoder._model.first_and_last(x, batch, dropout=False, rows=rows)
+    assert relative(states, whole) < 1e-12
+    inputs = [x, *(p for n, p in encoder.hf.named_parameters() if n.startswith("encoder."))]
+    expected = torch.autograd.grad(whole, inputs, upstream)
+    scale = max(grad.abs().max() for grad in expected)
+    for one, other in zip(torch.autograd.grad(states, inputs, upstream), expected, strict=True):
+        assert (one - other).abs().max() < 1e-12 * scale
+
+
 def test_last_layer_runs_its_feed_forward_on_first_tokens_only(tiny_encoder, sentences):
     encoder = tiny_encoder(pooling="cls").eval()
     rows = []

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.rtd import DetectionOptions, ReplacedTokenDetection, build_detection, choose_masked
+from tests.engine.dispatch import RefuseDataDependence
 
 RTD = {"rtd_generator": "unigram", "weight_rtd": 0.5}
 
@@ -97,14 +98,30 @@ def test_loss_is_cross_entropy_of_states_made_by_hugging_face(tiny_encoder, sent
     assert metrics["rtd_replaced_share"] == pytest.approx(float(corrupted.replaced.double().mean()))
 
 
-def test_a_batch_where_nothing_was_replaced_has_a_finite_loss_and_no_accuracy(make_step, sentences):
+def test_a_batch_where_nothing_was_replaced_has_a_finite_loss_and_its_accuracy(make_step, sentences):
     recorded = make_step(objective_options=RTD)
     batch = recorded.step.encoder.pack(sentences)
-    recorded.step.detection._generator = Scripted(batch.input_ids)
+    detection = recorded.step.detection
+    detection._generator = Scripted(batch.input_ids)
+    seen, logits = [], detection.logits
+    detection.logits = lambda *arguments: seen.append(logits(*arguments)) or seen[-1]
     loss, grads = recorded.run(batch)
     metrics = recorded.step.metrics
     assert loss.isfinite() and all(grad.isfinite().all() for grad in grads.values())
-    assert metrics["loss_rtd"].isfinite() and metrics["rtd_replaced_share"] == 0 and "rtd_accuracy" not in metrics
+    assert metrics["loss_rtd"].isfinite() and metrics["rtd_replaced_share"] == 0
+    called_original = (seen[0][:, 0] > seen[0][:, 1]).double().mean()
+    assert metrics["rtd_accuracy"] == pytest.approx(float(called_original))
+
+
+def test_the_device_is_asked_nothing_where_no_model_refills(tiny_encoder, sentences):
+    """Of masks, refilling, loss and metrics; with a masked language model the number of masked tokens alone is."""
+    encoder = tiny_encoder()
+    batch = encoder.pack(sentences)
+    detection = detection_of(encoder).train()
+    h, eta = torch.zeros(7, 32, dtype=torch.float64), torch.zeros(batch.num_tokens, 32, dtype=torch.float64)
+    with RefuseDataDependence():
+        loss, metrics = detection(batch, h, None, eta)
+    assert loss.isfinite() and metrics.keys() == {"rtd_replaced_share", "rtd_accuracy"}
 
 
 def test_sentences_of_special_tokens_alone_are_left_as_they_are(tiny_encoder):

@@ -1,5 +1,7 @@
 """What refills masked tokens: its probabilities, what it never fills in, and which generators are refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,10 +13,12 @@ from fastadv.objectives.rtd_generators import (
     make_generator,
 )
 
+PACKED = ["bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra", "albert"]
+
 
 @pytest.fixture(scope="session")
 def tiny_masked_lm(tiny_bert_dir, tmp_path_factory):
-    """A factory of folders of a random masked language model of one of three types, with the tiny BERT's tokenizer."""
+    """A factory of folders of a random masked language model of one of some types, with the tiny BERT's tokenizer."""
     import transformers
 
     def make(kind="bert", **changes):
@@ -34,11 +38,32 @@ def tiny_masked_lm(tiny_bert_dir, tmp_path_factory):
                 transformers.DistilBertForMaskedLM,
                 dict(dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=64),
             ),
+            "xlm-roberta": (
+                transformers.XLMRobertaConfig,
+                transformers.XLMRobertaForMaskedLM,
+                {**wide, "max_position_embeddings": 66},
+            ),
+            "camembert": (
+                transformers.CamembertConfig,
+                transformers.CamembertForMaskedLM,
+                {**wide, "max_position_embeddings": 66},
+            ),
+            "data2vec-text": (
+                transformers.Data2VecTextConfig,
+                transformers.Data2VecTextForMaskedLM,
+                {**wide, "max_position_embeddings": 66},
+            ),
+            "electra": (transformers.ElectraConfig, transformers.ElectraForMaskedLM, {**wide, "embedding_size": 8}),
+            "albert": (transformers.AlbertConfig, transformers.AlbertForMaskedLM, {**wide, "embedding_size": 8}),
         }
         config_class, model_class, own = configs[kind]
         folder = tmp_path_factory.mktemp(kind)
         torch.manual_seed(0)
-        model_class(config_class(**{**sizes, **own, **changes})).save_pretrained(folder)
+        model = model_class(config_class(**{**sizes, **own, **changes}))
+        # Zero biases and unit LayerNorms would hide one taken for another.
+        for parameter in model.parameters():
+            parameter.data += 0.05 * torch.randn_like(parameter)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder
 
@@ -74,7 +99,76 @@ def test_unigram_needs_a_token_that_is_not_special():
         UnigramGenerator(torch.tensor([5, 0, 0]), special_ids=[0])
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_packed_logits_equal_the_padded_models(tiny_encoder, tiny_masked_lm, sentences, kind, num_layers):
+    encoder = tiny_encoder()
+    # A padding token spelt out: the kin of RoBERTa count positions without it.
+    batch = encoder.pack([*sentences, "the [PAD] film was slow"])
+    generator = make_generator(str(tiny_masked_lm(kind, num_hidden_layers=num_layers)), encoder)
+    generator.model.double()
+    assert generator.path == "packed"
+    # Types the model must not be told: it is given none in the padded pass.
+    batch = replace(batch, token_type_ids=torch.ones_like(batch.token_type_ids))
+    masked = (torch.rand(batch.num_tokens) < 0.3) & ~batch.is_special
+    ids = batch.input_ids.masked_fill(masked, encoder.tokenizer.mask_token_id)
+    spans = list(zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True))
+    rows = torch.nn.utils.rnn.pad_sequence
+    grid = rows([ids[a:b] for a, b in spans], batch_first=True, padding_value=encoder.tokenizer.pad_token_id)
+    mask = rows([torch.ones(b - a, dtype=torch.int64) for a, b in spans], batch_first=True)
+    with torch.no_grad():
+        whole = generator.model(input_ids=grid, attention_mask=mask).logits
+    expected = torch.cat([whole[row, : b - a][masked[a:b]] for row, (a, b) in enumerate(spans)])
+    torch.testing.assert_close(generator.logits(batch, masked), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_model_of_no_packed_family_runs_padded(tiny_encoder, tiny_masked_lm):
+    assert make_generator(str(tiny_masked_lm("distilbert")), tiny_encoder()).path == "padded"
+
+
+def test_the_last_layer_and_the_head_run_at_masked_tokens_alone(tiny_encoder, tiny_masked_lm, sentences):
+    encoder = tiny_encoder()
+    batch = encoder.pack(sentences)
+    generator = make_generator(str(tiny_masked_lm(num_hidden_layers=2)), encoder)
+    masked = (torch.rand(batch.num_tokens) < 0.3) & ~batch.is_special
+    num_masked, seen = int(masked.sum()), {}
+    first, last = generator.model.bert.encoder.layer
+    of_last = last.attention.self
+    watched = {"first": first.intermediate, "last": last.intermediate, "query": of_last.query, "key": of_last.key}
+    for name, module in {**watched, "head": generator.model.cls}.items():
+        module.register_forward_hook(lambda m, args, output, name=name: seen.update({name: len(args[0])}))
+    generator.fill(batch, masked, "sample")
+    assert seen.pop("first") == seen.pop("key") == batch.num_tokens > num_masked > 0
+    assert set(seen.values()) == {num_masked}
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("how", ["sample", "argmax"])
+def test_special_tokens_are_never_filled_in_however_likely(tiny_encoder, tiny_masked_lm, sentences, kind, how):
+    encoder = tiny_encoder()
+    batch = encoder.pack(sentences * 20)
+    generator = make_generator(str(tiny_masked_lm(kind)), encoder)
+    specials = sorted(set(encoder.tokenizer.all_special_ids) - {encoder.tokenizer.unk_token_id})
+    with torch.no_grad():
+        generator.model.get_output_embeddings().bias[specials] += 50
+    masked = ~batch.is_special
+    assert generator.logits(batch, masked).argmax(1).unique().tolist()[0] in specials
+    filled = generator.fill(batch, masked, how)
+    assert not torch.isin(filled[masked], torch.tensor(specials)).any()
+    assert torch.equal(filled[~masked], batch.input_ids[~masked])
+
+
+def test_ids_and_layout_serve_a_backward_afterwards(tiny_encoder, tiny_masked_lm, sentences):
+    """The generator is the first to see the batch; nothing it leaves behind is barred from autograd."""
+    encoder = tiny_encoder()
+    batch = encoder.pack(sentences)
+    filled = make_generator(str(tiny_masked_lm()), encoder).fill(batch, ~batch.is_special, "sample")
+    encoder(replace(batch, input_ids=filled)).sum().backward()
+    encoder(batch).sum().backward()
+    assert encoder.hf.embeddings.word_embeddings.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "albert", "distilbert"])
 def test_the_head_at_masked_tokens_alone_gives_the_models_own_logits(tiny_encoder, tiny_masked_lm, sentences, kind):
     encoder = tiny_encoder()
     batch = encoder.pack(sentences)
