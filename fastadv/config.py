@@ -209,15 +209,18 @@ class EngineConfig:
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """compute type; with bf16, weights and optimizer state are float32 still: at zero_stage 0 the step casts weights once
-    and gradients travel in float32, at 1 to 3 DeepSpeed does"""
+    """compute type; the optimizer's weights and state are float32 in both. bf16 casts the weights once a step: at
+    zero_stage 0 those behind the embeddings, with float32 gradients between ranks; at 1 to 3 all, by DeepSpeed"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
     """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
     compile: Literal["none", "default", "cudagraphs"] = "none"
-    """torch.compile of the search's inner step, on batches filled up to a few fixed sizes; cudagraphs: recorded as CUDA
-    graphs, too, which needs CUDA"""
+    """torch.compile of the encoder's passes and the search's inner step, on batches filled up to a few fixed sizes;
+    cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""
+    joint_views: Optional[bool] = None
+    """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
+    frozen inner dropout or reuse none"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
     timeout_minutes: float = 30.0

@@ -192,6 +192,8 @@ def _check_engine(config: Config) -> None:
     _check_attention(config)
     if engine.compile != "none":
         _check_compile(config)
+    if engine.joint_views:
+        _check_joint_views(config)
 
 
 def _check_attention(config: Config) -> None:
@@ -229,6 +231,19 @@ def _check_compile(config: Config) -> None:
         expected = "none where encoder.path is generic, or path auto or packed"
     if expected is not None:
         raise UserError(f"engine.compile = {engine.compile}: expected {expected}")
+
+
+def _check_joint_views(config: Config) -> None:
+    perturbation = config.perturbation
+    obstacle = None
+    if config.data.positive_field is not None:
+        obstacle = f"data.positive_field is {show(config.data.positive_field)}"
+    elif perturbation.reuse == "none":
+        obstacle = "perturbation.reuse is none"
+    elif perturbation.as_mixed().inner_dropout == "frozen":
+        obstacle = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
+    if obstacle is not None:
+        raise UserError(f"engine.joint_views = true: expected false or null where {obstacle}")
 
 
 def _check_lora(config: Config) -> None:

@@ -155,7 +155,6 @@ IMPOSSIBLE = [
 ]
 
 COMBINATIONS = [
-    ({"engine.precision": "bf16"}, ["engine.precision = bf16", "engine.zero_stage"]),
     ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
     ({"engine.compile": "default", "perturbation.reuse": "none"}, ["engine.compile = default", "exact or adaptive"]),
     ({"engine.compile": "default", "perturbation.reuse": "free"}, ["engine.compile = default", "exact or adaptive"]),
@@ -165,6 +164,12 @@ COMBINATIONS = [
     ),
     ({"engine.compile": "default", "engine.zero_stage": 3}, ["engine.compile = default", "zero_stage 0 to 2"]),
     ({"engine.compile": "default", "encoder.path": "generic"}, ["engine.compile = default", "auto or packed"]),
+    ({"engine.joint_views": "true", "perturbation.reuse": "none"}, ["engine.joint_views = true", "reuse is none"]),
+    ({"engine.joint_views": "true", "data.positive_field": "b"}, ["engine.joint_views = true", "data.positive_field"]),
+    (
+        {"engine.joint_views": "true", "perturbation.inner_dropout": "frozen"},
+        ["engine.joint_views = true", "inner_dropout is frozen"],
+    ),
     ({"engine.attention": "varlen"}, ["engine.attention = varlen", "sdpa or matmul", "engine.precision fp32"]),
     ({"engine.attention": "flash_attn"}, ["engine.attention = flash_attn", "sdpa or matmul", "engine.precision bf16"]),
     ({"engine.attention": "matmul", "encoder.path": "generic"}, ["engine.attention = matmul", "expected auto"]),

@@ -72,6 +72,18 @@ class PackedBatch:
             moved[name] = None if given is None else given.to(device)
         return replace(self, **moved)
 
+    def twice(self) -> "PackedBatch":
+        """The sentences twice: row B + b is row b once more. Given positives, negatives and labels are left out."""
+        return PackedBatch(
+            input_ids=self.input_ids.repeat(2),
+            token_type_ids=self.token_type_ids.repeat(2),
+            position_ids=self.position_ids.repeat(2),
+            is_special=self.is_special.repeat(2),
+            cu_seqlens=torch.cat([self.cu_seqlens, self.cu_seqlens[1:] + self.num_tokens]),
+            max_seqlen=self.max_seqlen,
+            sentence_ids=self.sentence_ids.repeat(2),
+        )
+
     @classmethod
     def from_token_lists(
         cls,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.encoder.attention import padding_of
-from fastadv.encoder.cast import cast_weights
 from fastadv.encoder.attention_kinds import KINDS as ATTENTION
+from fastadv.encoder.cast import cast_weights
 from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.lora import add_lora

@@ -162,7 +162,7 @@ def build_step(config: Config, encoder, text=None) -> Step:
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
             "and only the packed path can be traced"
         )
-    step = Step(encoder, objective, config.perturbation, detection, config.engine.compile)
+    step = Step(encoder, objective, config.perturbation, detection, config.engine.compile, config.engine.joint_views)
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
     return step

@@ -29,10 +29,14 @@ from fastadv.perturbation.chains import perturbed
 from fastadv.perturbation.compiled import CompiledAdversary
 from fastadv.perturbation.inner_loop import CleanGradient
 
+from .compiled_passes import CompiledPasses
 from .dropout_replay import DropoutReplay
 from .free import free_loss
 from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss, kept_buffers
+
+_MOST_JOINT_TOKENS = 1024
+"""tokens up to which one pass of both views was faster than two on a CPU"""
 
 
 class Step(nn.Module):
@@ -45,7 +49,8 @@ class Step(nn.Module):
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
-        compile: none, default or cudagraphs: whether the search's inner step is compiled, and how.
+        compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
+        joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -62,6 +67,7 @@ class Step(nn.Module):
         perturbation: PerturbationConfig,
         detection: Optional[nn.Module] = None,
         compile: str = "none",
+        joint_views: Optional[bool] = False,
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
@@ -70,6 +76,8 @@ class Step(nn.Module):
         self.objective = objective
         self.perturbation = perturbation.as_mixed()
         self.detection = detection
+        self._joint_views = joint_views
+        self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
         self.compute_dtype: Optional[torch.dtype] = None
@@ -114,13 +122,17 @@ class Step(nn.Module):
         whole, objective = self.whole, self.objective
         embed = self.encoder.embedder(batch)
         x = embed()
+        x_positive = embed() if self._joins_views(batch) else None
         masks = DropoutReplay(x.device)
-        pooled = self.encoder.encode(x, batch)
+        if x_positive is None:
+            pooled, positive = self._encode(x, batch), None
+        else:
+            pooled, positive = self._encode(torch.cat([x, x_positive]), batch.twice()).chunk(2)
         # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
         is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
         query = objective.project(pooled)
         keys_masks = DropoutReplay(x.device)
-        keys = self._positive_keys(batch, embed) if objective.uses_positive else None
+        keys = self._positive_keys(batch, embed, positive) if objective.uses_positive else None
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
         found = None
         is_free = objective.uses_adversary and self.perturbation.reuse == "free"
@@ -129,11 +141,11 @@ class Step(nn.Module):
             self._record(found, batch)
         elif objective.uses_adversary:
             inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
-            # Frozen embeddings have no graph to X.
-            has_graph = is_as_inner and x.requires_grad
+            # Frozen embeddings have no graph to X, and a compiled pass's serves one backward alone.
+            has_graph = is_as_inner and x.requires_grad and self._passes is None
             at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
             found = self._search(x, batch, inner_loss, at_clean)
-            adversarial = objective.project(self.encoder.encode(perturbed(x, found.delta), batch))
+            adversarial = objective.project(self._encode(perturbed(x, found.delta), batch))
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if self.detection is not None:
@@ -174,10 +186,31 @@ class Step(nn.Module):
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
         )
 
-    def _positive_keys(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
-        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` may be at hand; given hard
-        negatives go with them."""
-        if batch.positive is not None:
+    def _encode(self, x: Tensor, batch: PackedBatch) -> Tensor:
+        """h (B, D) of X (T, E), for the loss that the parameters lower."""
+        return self.encoder.encode(x, batch) if self._passes is None else self._passes(x, batch)
+
+    def _joins_views(self, batch: PackedBatch) -> bool:
+        """Whether X and X+ pass through the encoder as one batch.
+
+        Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
+        """
+        replays = self.objective.uses_adversary and (self._is_frozen or self.perturbation.reuse == "none")
+        if replays or not self.objective.uses_positive or batch.positive is not None:
+            return False
+        if self._joint_views is None:
+            # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.
+            return batch.input_ids.device.type != "cpu" or 2 * batch.num_tokens <= _MOST_JOINT_TOKENS
+        return self._joint_views
+
+    def _positive_keys(
+        self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None, pooled: Optional[Tensor] = None
+    ) -> Keys:
+        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` or even ``pooled`` vectors
+        (B, D) may be at hand; given hard negatives go with them."""
+        if pooled is not None:
+            keys = self.whole.gather_keys(self.objective.project(pooled), batch.sentence_ids)
+        elif batch.positive is not None:
             keys = self._keys(batch.positive, batch.sentence_ids)
         else:
             keys = self._keys(batch, batch.sentence_ids, embed)
@@ -187,7 +220,7 @@ class Step(nn.Module):
 
     def _keys(self, texts: PackedBatch, ids: Tensor, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
         embed = embed or self.encoder.embedder(texts)
-        return self.whole.gather_keys(self.objective.project(self.encoder.encode(embed(), texts)), ids)
+        return self.whole.gather_keys(self.objective.project(self._encode(embed(), texts)), ids)
 
     def _search(
         self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]

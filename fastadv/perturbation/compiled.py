@@ -24,7 +24,7 @@ from .sentence import mix
 from .trace import Trace
 
 # A run meets a handful of token counts, and each last batch of an epoch may have its own number of sentences.
-_MOST_SIZES = 64
+MOST_SIZES = 64
 
 
 class FillableLoss(Protocol):
@@ -106,7 +106,7 @@ class CompiledAdversary(Adversary):
         return Chains(chains.around, *self._call(self._compiled_move, *position, chains.around, min(bounds), *given))
 
     def _call(self, compiled: Callable, *arguments) -> tuple:
-        with torch.enable_grad(), torch._dynamo.config.patch(recompile_limit=_MOST_SIZES, trace_autograd_ops=True):
+        with torch.enable_grad(), torch._dynamo.config.patch(recompile_limit=MOST_SIZES, trace_autograd_ops=True):
             if not self._uses_graphs:
                 return compiled(*arguments)
             torch.compiler.cudagraph_mark_step_begin()

@@ -109,7 +109,8 @@ def dropout(x: Tensor, p: float, seed: Optional[Tensor] = None, *, backend: Opti
         BackendError: the named backend cannot run.
     """
     if seed is None:
-        seed = torch.empty(1, dtype=torch.int64).random_()
+        # Not random_(), which torch.compile does not trace.
+        seed = torch.randint(2**63 - 1, (1,))
     _check(x, p, seed)
     chosen = resolve("dropout", x, backend)
     return dropout_reference(x, p, seed) if chosen == "reference" else run_op("dropout", chosen, x, p, seed)

@@ -9,6 +9,7 @@ from fastadv import UserError
 from fastadv.config import Config
 from fastadv.data.fixed_size import fill_up
 from fastadv.engine.build import check_machine
+from fastadv.engine.compiled_passes import CompiledPasses
 from fastadv.engine.gather import GlobalBatch
 from fastadv.engine.inner_loss import InnerLoss
 from fastadv.perturbation import Adversary, compiled
@@ -180,6 +181,40 @@ def test_the_whole_inner_step_is_one_graph(make_step, sentences):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("joint_views", [False, True])
+def test_compiled_passes_give_the_same_loss_and_gradients(make_step, sentences, pooling, joint_views):
+    outcomes = []
+    for is_compiled in (False, True):
+        recorded = make_step(pooling=pooling, sigma=0.0, use_eta=False)
+        step, encoder = recorded.step, recorded.step.encoder
+        step._joint_views = joint_views
+        if is_compiled:
+            step._passes = CompiledPasses(encoder, backend="aot_eager")
+        outcomes.append([recorded.run(encoder.pack(texts)) for texts in (sentences, OTHERS)])
+        # One graph for each number of sentences.
+        assert num_graphs() == is_compiled * (1 + joint_views)
+    for (loss, grads), (expected, expected_grads) in zip(outcomes[1], outcomes[0], strict=True):
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+        assert grads.keys() == expected_grads.keys()
+        for name, grad in expected_grads.items():
+            torch.testing.assert_close(grads[name], grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_passes_have_dropout_masks_of_their_own(make_step, sentences, dtype):
+    step = make_step(dropout=0.2, dtype=dtype).step
+    batch = step.encoder.pack(sentences)
+    passes = CompiledPasses(step.encoder, backend="aot_eager")
+    x = step.encoder.embed(batch, dropout=False).detach()
+    state = torch.get_rng_state()
+    first, second = passes(x, batch), passes(x, batch)
+    assert ((first - second).abs().amax(1) > 1e-3).all()
+    torch.set_rng_state(state)
+    assert torch.equal(passes(x, batch), first)
+    assert num_graphs() == 1
+
+
 @pytest.mark.parametrize(
     "options", [{"reuse": "exact", "dropout": 0.1}, {"reuse": "adaptive", "probe_every": 2}], ids=str
 )
@@ -212,9 +247,11 @@ def test_a_step_is_built_with_it_and_without(tiny_bert_dir):
 
     config = Config()
     config.encoder.model, config.encoder.max_length = str(tiny_bert_dir), 32
-    assert type(build_step(config, build_encoder(config))._adversary) is Adversary
+    step = build_step(config, build_encoder(config))
+    assert type(step._adversary) is Adversary and step._passes is None
     config.engine.compile = "default"
-    assert type(build_step(config, build_encoder(config))._adversary) is CompiledAdversary
+    step = build_step(config, build_encoder(config))
+    assert type(step._adversary) is CompiledAdversary and type(step._passes) is CompiledPasses
     config.encoder.path = "generic"
     with pytest.raises(UserError, match="^engine.compile = default: expected none, .* runs padded"):
         build_step(config, build_encoder(config))
