@@ -39,41 +39,41 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def plan_turns(seconds: dict[str, float], left_s: float) -> tuple[int, dict[str, int]]:
-    """How many turns fit into ``left_s``, and in every which turn each row takes part.
+def plan_turns(seconds: dict[str, float]) -> dict[str, int]:
+    """In every which turn each row takes part.
 
     Args:
         seconds: of one call of each row, the one the others are compared with first.
     """
     first = next(iter(seconds.values()))
-    every = {name: min(_LEAST_OFTEN, 1 + int(s / (_DEAR * first))) for name, s in seconds.items()}
-    a_turn = sum(s / every[name] for name, s in seconds.items())
-    turns = min(_MOST_TURNS, int(left_s / a_turn))
-    return max(1 + (FEWEST_TURNS - 1) * max(every.values()), turns), every
+    return {name: min(_LEAST_OFTEN, 1 + int(s / (_DEAR * first))) for name, s in seconds.items()}
 
 
-def take_turns(rows: Sequence[Timed], samples: Sequence, num_turns: int, every: dict[str, int], end: float) -> dict:
-    """Name → `Times`. After ``end`` (perf_counter) it stops as soon as each row has its fewest turns.
+def take_turns(
+    rows: Sequence[Timed], samples: Sequence, every: dict[str, int], end: float, most: int = _MOST_TURNS
+) -> dict[str, Times]:
+    """Name → `Times`. It stops before the turn that would go beyond ``end`` (perf_counter), but not before each row has
+    its fewest turns, and after ``most``.
 
     The first row takes part in all turns. Who begins moves on by one each turn, and every second turn runs backwards,
     so that nobody always follows the same neighbour.
     """
     times: dict[str, Times] = {row.name: {} for row in rows}
     began = said = time.perf_counter()
-    for turn in range(num_turns):
+    for turn in range(most):
+        now = time.perf_counter()
+        is_enough = all(len(found) >= FEWEST_TURNS for found in times.values())
+        if is_enough and now + (now - began) / turn > end:
+            break
+        if now - said > 20:
+            say(f"  {turn} turns, {max(0.0, end - now) / 60:.1f} min left{'' if is_enough else ', or a little more'}")
+            said = now
         start = turn % len(rows)
         order = [*rows[start:], *rows[:start]]
         for row in order if turn % 2 == 0 else reversed(order):
             if turn % every[row.name] == 0:
                 clock = Clock(row, samples[turn % len(samples)])
                 times[row.name][turn] = clock.cpu, clock.wall
-        now = time.perf_counter()
-        if now - said > 20 or turn == num_turns - 1:
-            left_s = (now - began) / (turn + 1) * (num_turns - turn - 1)
-            say(f"  turn {turn + 1} of {num_turns}, {left_s / 60:.1f} min left")
-            said = now
-        if now > end and all(len(found) >= FEWEST_TURNS for found in times.values()):
-            break
     return times
 
 

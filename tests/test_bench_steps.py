@@ -153,14 +153,17 @@ def test_turns_rotate_and_dear_rows_take_fewer():
             self.seen.append(sample)
             return 0.0
 
-    num_turns, every = turns.plan_turns({"cheap": 1.0, "dear": 7.0, "medium": 3.5}, left_s=60)
+    every = turns.plan_turns({"cheap": 1.0, "dear": 7.0, "medium": 3.5})
     assert every == {"cheap": 1, "dear": 3, "medium": 2}
     rows = [Counted(name) for name in every]
-    times = turns.take_turns(rows, ["a", "b"], 6, every, end=float("inf"))
+    times = turns.take_turns(rows, ["a", "b"], every, end=float("inf"), most=6)
     assert [len(row.seen) for row in rows] == [6, 2, 3]
     # Whoever takes part in a turn has that turn's batch.
     assert rows[0].seen == list("ababab") and rows[1].seen == ["a", "b"] and rows[2].seen == ["a", "a", "a"]
     assert sorted(times["dear"]) == [0, 3]
+    # Without any time left each still has its fewest turns.
+    times = turns.take_turns(rows, ["a", "b"], every, end=0.0)
+    assert {name: len(found) for name, found in times.items()} == {"cheap": 4, "dear": 2, "medium": 2}
 
 
 def test_a_run_that_was_interrupted_goes_on(tiny_models, tmp_path, monkeypatch):
