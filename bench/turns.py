@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Protocol, Sequence
 
 from bench.ops import machine_info, statistics
@@ -14,6 +15,8 @@ _MOST_TURNS = 60
 # A row that costs so many times the first takes part in every second turn, twice as many in every third, and so on.
 _DEAR = 3.0
 _LEAST_OFTEN = 5
+# All ratios have the first row's time in them, so it is taken several times a turn.
+_FIRST_ROW_RUNS = 3
 
 Times = dict[int, tuple[float, float]]
 """turn → (CPU seconds, wall seconds)"""
@@ -55,8 +58,8 @@ def take_turns(
     """Name → `Times`. It stops before the turn that would go beyond ``end`` (perf_counter), but not before each row has
     its fewest turns, and after ``most``.
 
-    The first row takes part in all turns. Who begins moves on by one each turn, and every second turn runs backwards,
-    so that nobody always follows the same neighbour.
+    The first row takes part in all turns, three times spread over each, of which the median counts. Who begins moves on
+    by one each turn, and every second turn runs backwards, so that nobody always follows the same neighbour.
     """
     times: dict[str, Times] = {row.name: {} for row in rows}
     began = said = time.perf_counter()
@@ -66,14 +69,19 @@ def take_turns(
         if is_enough and now + (now - began) / turn > end:
             break
         if now - said > 20:
-            say(f"  {turn} turns, {max(0.0, end - now) / 60:.1f} min left{'' if is_enough else ', or a little more'}")
+            say(f"  {turn} turn(s), {max(0.0, end - now) / 60:.1f} min left{'' if is_enough else ', or a little more'}")
             said = now
-        start = turn % len(rows)
-        order = [*rows[start:], *rows[:start]]
-        for row in order if turn % 2 == 0 else reversed(order):
-            if turn % every[row.name] == 0:
-                clock = Clock(row, samples[turn % len(samples)])
-                times[row.name][turn] = clock.cpu, clock.wall
+        first, *others = rows
+        start = turn % max(1, len(others))
+        order = [row for row in [*others[start:], *others[:start]] if turn % every[row.name] == 0]
+        order = order if turn % 2 == 0 else order[::-1]
+        for i in reversed(range(_FIRST_ROW_RUNS)):
+            order.insert(len(order) * i // (_FIRST_ROW_RUNS - 1), first)
+        clocks: dict[str, list[Clock]] = {}
+        for row in order:
+            clocks.setdefault(row.name, []).append(Clock(row, samples[turn % len(samples)]))
+        for name, found in clocks.items():
+            times[name][turn] = median(c.cpu for c in found), median(c.wall for c in found)
     return times
 
 
