@@ -214,6 +214,9 @@ class EngineConfig:
     """backend of the fused operations; a named one that cannot run stops the run"""
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
     """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
+    compile: Literal["none", "default", "cudagraphs"] = "none"
+    """torch.compile of the search's inner step, on batches filled up to a few fixed sizes; cudagraphs: recorded as CUDA
+    graphs, too, which needs CUDA"""
     num_threads: Optional[int] = None
     """torch threads a process; null keeps torch's own choice"""
     timeout_minutes: float = 30.0

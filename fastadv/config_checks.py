@@ -194,6 +194,8 @@ def _check_engine(config: Config) -> None:
             "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
         )
     _check_attention(config)
+    if engine.compile != "none":
+        _check_compile(config)
 
 
 def _check_attention(config: Config) -> None:
@@ -213,6 +215,24 @@ def _check_attention(config: Config) -> None:
             f"engine.attention = varlen: expected auto, sdpa, flash_attn or matmul where encoder.dropout is "
             f"{show(dropout)}, or encoder.dropout 0: it drops no attention weights"
         )
+
+
+def _check_compile(config: Config) -> None:
+    engine, perturbation = config.engine, config.perturbation
+    expected = None
+    if perturbation.reuse in ("none", "free"):
+        expected = f"none where perturbation.reuse is {perturbation.reuse}, or reuse exact or adaptive"
+    elif perturbation.as_mixed().inner_dropout == "frozen":
+        expected = (
+            "none where perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set), or "
+            "inner_dropout off: the clean pass's masks fit no other size"
+        )
+    elif engine.zero_stage == 3:
+        expected = "none at engine.zero_stage 3, where parameters come and go, or zero_stage 0 to 2"
+    elif config.encoder.path == "generic":
+        expected = "none where encoder.path is generic, or path auto or packed"
+    if expected is not None:
+        raise UserError(f"engine.compile = {engine.compile}: expected {expected}")
 
 
 def _check_lora(config: Config) -> None:

@@ -70,11 +70,11 @@ def _run(argv: list[str]) -> int:
         return 0
     check_encoder(config)
     if "dry_run" in settings:
-        from fastadv.engine.build import check_attention, choose_kernels
+        from fastadv.engine.build import check_machine, choose_kernels
         from fastadv.engine.plan import describe_plan
 
         choose_kernels(config)
-        check_attention(config)
+        check_machine(config)
 
         print(describe_plan(config))
         return 0

@@ -157,6 +157,14 @@ IMPOSSIBLE = [
 COMBINATIONS = [
     ({"engine.precision": "bf16"}, ["engine.precision = bf16", "engine.zero_stage"]),
     ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
+    ({"engine.compile": "default", "perturbation.reuse": "none"}, ["engine.compile = default", "exact or adaptive"]),
+    ({"engine.compile": "default", "perturbation.reuse": "free"}, ["engine.compile = default", "exact or adaptive"]),
+    (
+        {"engine.compile": "cudagraphs", "perturbation.inner_dropout": "frozen"},
+        ["engine.compile = cudagraphs", "inner_dropout off"],
+    ),
+    ({"engine.compile": "default", "engine.zero_stage": 3}, ["engine.compile = default", "zero_stage 0 to 2"]),
+    ({"engine.compile": "default", "encoder.path": "generic"}, ["engine.compile = default", "auto or packed"]),
     ({"engine.attention": "varlen"}, ["engine.attention = varlen", "sdpa or matmul", "engine.precision fp32"]),
     ({"engine.attention": "flash_attn"}, ["engine.attention = flash_attn", "sdpa or matmul", "engine.precision bf16"]),
     ({"engine.attention": "matmul", "encoder.path": "generic"}, ["engine.attention = matmul", "expected auto"]),

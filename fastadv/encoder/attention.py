@@ -5,7 +5,7 @@ pooling) the tokens are laid out as (B, L), because the matrix products of a bat
 runs on that layout is ``attention_kinds.py``'s business.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import torch
@@ -42,6 +42,7 @@ class Padding:
     num_sentences: int
     max_seqlen: int
     _heads: dict = field(default_factory=dict, repr=False)
+    _aligned: dict = field(default_factory=dict, repr=False)
 
     def heads(self, num_heads: int, dtype: torch.dtype) -> HeadLayout:
         """The layout head by head, worked out once for each number of heads and type of the logits."""
@@ -49,6 +50,23 @@ class Padding:
         if layout is None:
             layout = self._heads[num_heads, dtype] = _head_layout(self, num_heads, dtype)
         return layout
+
+    def aligned(self, multiple: int) -> "Padding":
+        """This layout with rows added behind the T, up to a multiple, that lie where no token does.
+
+        What they hold reaches no token's result: nothing is attended to there, and nobody reads them. Where there is
+        no room for them the layout stays as it is.
+        """
+        num_added = -len(self.index) % multiple
+        if num_added == 0 or self.num_sentences * self.max_seqlen - len(self.index) < num_added:
+            return self
+        aligned = self._aligned.get(multiple)
+        if aligned is None:
+            is_free = torch.ones(self.num_sentences * self.max_seqlen, dtype=torch.bool, device=self.index.device)
+            is_free[self.index] = False
+            index = torch.cat([self.index, is_free.nonzero().flatten()[:num_added]])
+            aligned = self._aligned[multiple] = replace(self, index=index, _heads={}, _aligned={})
+        return aligned
 
 
 def _head_layout(padding: Padding, num_heads: int, dtype: torch.dtype) -> HeadLayout:
@@ -90,9 +108,12 @@ class _Scatter(torch.autograd.Function):
     """rows (T, D) -> (size, D), zeros but at ``index``. Indices are distinct: the gradient is a gather."""
 
     @staticmethod
-    def forward(ctx, rows, index, size):
-        ctx.save_for_backward(index)
+    def forward(rows, index, size):
         return rows.new_zeros(size, rows.shape[1]).index_copy_(0, index, rows)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx, grad):
@@ -104,10 +125,14 @@ class _Gather(torch.autograd.Function):
     """(size, D) -> its rows at ``index`` (T, D). Autograd's own gradient adds where this one copies."""
 
     @staticmethod
-    def forward(ctx, grid, index):
+    def forward(grid, index):
+        return grid.index_select(0, index)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        grid, index = inputs
         ctx.save_for_backward(index)
         ctx.size = grid.shape[0]
-        return grid.index_select(0, index)
 
     @staticmethod
     def backward(ctx, grad):
@@ -122,9 +147,12 @@ class _Fill(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, rows, source, index):
-        ctx.save_for_backward(index)
+    def forward(rows, source, index):
         return rows.index_select(0, source)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx, grad):

@@ -230,6 +230,11 @@ class Encoder(nn.Module):
             return last
         return self.pool(first, last, batch)
 
+    def prepare(self, batch: PackedBatch) -> None:
+        """Works out what every pass of a batch shares, as the first pass otherwise does."""
+        padding_of(batch)
+        self._model.prepare(batch)
+
     def token_states(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """The last hidden states (T, D) of X (T, E)."""
         return self._first_and_last(x, batch, dropout)[1]

@@ -58,6 +58,9 @@ class GenericModel:
                 self._embedding_size = self.embed(token, dropout=False).shape[-1]
         return self._embedding_size
 
+    def prepare(self, batch: PackedBatch) -> None:
+        """The padded layout is all."""
+
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
         """X (T, E): the hooked module's output at real tokens."""
 

@@ -7,14 +7,18 @@ switch are ours. Where the modules lie is ``families.py``'s business.
 
 from typing import Callable, Optional
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention import Padding, first_rows, padding_of
-from fastadv.encoder.attention_kinds import self_attention
+from fastadv.encoder.attention_kinds import HALF, self_attention
 from fastadv.encoder.dropout import drop
 from fastadv.encoder.families import FAMILIES, Layer
 from fastadv.encoder.positions import position_ids
+
+_HALF_TILE = 16
+"""rows of a tile of AMX, and a multiple of what AVX-512 takes at once"""
 
 
 def why_not_packed(config) -> Optional[str]:
@@ -51,6 +55,15 @@ class PackedModel:
         """E. The embedding layer's output is as wide as its word rows; D comes after it."""
         return self.hf.get_input_embeddings().embedding_dim
 
+    def prepare(self, batch: PackedBatch) -> None:
+        """The layouts by head that `first_and_last` will ask for, where the attention has any."""
+        device, dtype = self.hf.device.type, self.hf.dtype
+        if self.attention not in ("auto", "matmul") or (self.attention == "auto" and device != "cpu"):
+            return
+        for block in self.family.blocks(self.hf):
+            for layer in self.family.layers(block):
+                padding_of(batch).heads(layer.num_heads, dtype)
+
     def embed(self, batch: PackedBatch, dropout: bool) -> Tensor:
         """X (T, E): the embedding layer's output, or the word rows where those are perturbed."""
         return self.embedder(batch, dropout)()
@@ -74,12 +87,16 @@ class PackedModel:
         to_hidden = self.family.to_hidden(self.hf)
         if to_hidden is not None:
             first = to_hidden(first)
-        states = first
+        num_tokens, states = len(first), first
+        if states.device.type == "cpu" and states.dtype in HALF:
+            # Matrix products in half precision run at two thirds of their rate where the rows fill no whole tiles.
+            padding = padding.aligned(_HALF_TILE)
+            states = F.pad(states, (0, 0, 0, len(padding.index) - num_tokens))
         layers = [layer for block in self.family.blocks(self.hf) for layer in self.family.layers(block)]
         for i, layer in enumerate(layers):
             only_first = first_tokens_only and i == len(layers) - 1
             states = _run_layer(layer, states, padding, dropout, only_first, self.attention)
-        return first, states
+        return first, states if first_tokens_only else states[:num_tokens]
 
     def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:
         return _dropout(self._normed_embedding(words, batch), self.hf.embeddings.dropout, dropout)

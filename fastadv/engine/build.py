@@ -86,8 +86,8 @@ def choose_kernels(config: Config) -> None:
         raise UserError(f"engine.kernels = {config.engine.kernels}: {error}") from error
 
 
-def check_attention(config: Config) -> None:
-    """UserError where the named attention cannot run on this machine."""
+def check_machine(config: Config) -> None:
+    """UserError where the named attention or compilation cannot run on this machine."""
     from fastadv.encoder.attention_kinds import why_not
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -95,6 +95,15 @@ def check_attention(config: Config) -> None:
     obstacle = why_not(config.engine.attention, device, dtype, config.encoder.dropout or 0.0)
     if obstacle is not None:
         raise UserError(f"engine.attention = {config.engine.attention}: {obstacle}")
+    if config.engine.compile == "cudagraphs" and device != "cuda":
+        raise UserError(
+            "engine.compile = cudagraphs: needs a CUDA device, and there is none; allowed here: none, default"
+        )
+    if config.engine.compile != "none" and not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise UserError(
+            f"engine.compile = {config.engine.compile}: torch {torch.__version__} does not trace gradients; "
+            "allowed here: none"
+        )
 
 
 def build_encoder(config: Config):
@@ -148,7 +157,12 @@ def build_step(config: Config, encoder, text=None) -> Step:
 
         counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
         detection = build_detection(objective.detection, encoder, counts)
-    return Step(encoder, objective, config.perturbation, detection)
+    if config.engine.compile != "none" and encoder.path == "generic":
+        raise UserError(
+            f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
+            "and only the packed path can be traced"
+        )
+    return Step(encoder, objective, config.perturbation, detection, config.engine.compile)
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

@@ -6,6 +6,7 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor, nn
 
+from fastadv.data.fixed_size import FilledBatch
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective
 
@@ -38,6 +39,14 @@ class InnerLoss:
         keys = self._keys if self._keys_anew is None else self._keys_anew()
         return self._of_pooled(self._pooled(points), keys)
 
+    def on(self, filled: FilledBatch) -> Callable[[Tensor], Tensor]:
+        """The same loss of points (T', E) of the filled batch, without dropout."""
+        if self._masks is not None or self._keys_anew is not None:
+            raise ValueError("a filled batch has no masks of the clean pass, and keys that are constant")
+        # What passes remember of a batch must be there before they are traced.
+        self._encoder.prepare(filled.batch)
+        return _FilledLoss(self, filled.batch, filled.num_sentences)
+
     def gradient_at_clean(self, x: Tensor, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient by X (T, E), and the loss, from the graph that made ``pooled`` (B, D) of ``x``.
 
@@ -58,6 +67,16 @@ class InnerLoss:
     def _of_pooled(self, pooled: Tensor, keys: Optional[Keys]) -> Tensor:
         query = self._objective.project(pooled, is_inner=True)
         return self._objective.inner_loss(query, keys, self._batch.sentence_ids)
+
+
+class _FilledLoss:
+    def __init__(self, loss: InnerLoss, batch: PackedBatch, num_sentences: int):
+        self._loss, self._batch, self._num_sentences = loss, batch, num_sentences
+
+    def __call__(self, points: Tensor) -> Tensor:
+        loss = self._loss
+        pooled = loss._encoder.encode(points, self._batch, dropout=False)
+        return loss._of_pooled(pooled[: self._num_sentences], loss._keys)
 
 
 @contextmanager

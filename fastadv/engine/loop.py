@@ -20,7 +20,7 @@ from fastadv.engine.build import (
     TrainingData,
     build_encoder,
     build_step,
-    check_attention,
+    check_machine,
     check_resolution,
     choose_kernels,
 )
@@ -110,7 +110,7 @@ class Trainer:
         if self.encoder is None:
             check_encoder(self.config)
         choose_kernels(self.config)
-        check_attention(self.config)
+        check_machine(self.config)
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)

@@ -25,6 +25,7 @@ from fastadv.objectives.base import Keys, Objective, Views
 from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation
 from fastadv.perturbation.ball import active_tokens, wide
 from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.compiled import CompiledAdversary
 from fastadv.perturbation.inner_loop import CleanGradient
 
 from .dropout_replay import DropoutReplay
@@ -43,6 +44,7 @@ class Step(nn.Module):
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
+        compile: none, default or cudagraphs: whether the search's inner step is compiled, and how.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -57,6 +59,7 @@ class Step(nn.Module):
         objective: Objective,
         perturbation: PerturbationConfig,
         detection: Optional[nn.Module] = None,
+        compile: str = "none",
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
@@ -71,7 +74,12 @@ class Step(nn.Module):
         self.eta_table: Optional[EtaTable] = None
         self.adaptive: Optional[AdaptiveReuse] = None
         if objective.uses_adversary:
-            self._adversary = Adversary(self.perturbation, encoder, objective)
+            if compile == "none":
+                self._adversary = Adversary(self.perturbation, encoder, objective)
+            else:
+                self._adversary = CompiledAdversary(
+                    self.perturbation, encoder, objective, max_length=encoder.max_length, kind=compile
+                )
             if self.perturbation.reuse == "adaptive" and self.perturbation.num_inner_steps > 0:
                 self.adaptive = AdaptiveReuse(
                     self.perturbation.num_inner_steps, perturbation.probe_every, perturbation.agreement

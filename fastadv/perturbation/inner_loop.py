@@ -140,6 +140,18 @@ class Adversary:
         """
         x = x.detach()
         chains = self.start(x, batch, eta)
+        return Perturbation.of(*self._run(x, chains, loss, at_clean, num_gradients, keeps_gradients))
+
+    def _run(
+        self,
+        x: Tensor,
+        chains: Chains,
+        loss: InnerLoss,
+        at_clean: Optional[CleanGradient],
+        num_gradients: Optional[int],
+        keeps_gradients: bool,
+    ) -> tuple[Chains, Trace]:
+        """Where a search that starts at ``chains`` ends, and what it did; arguments as in `search`."""
         trace = Trace(chains, keeps_gradients)
         with nullcontext() if self._is_reference else self._frozen():
             for step in range(1, self.config.num_inner_steps + 1):
@@ -151,13 +163,16 @@ class Adversary:
                     else:
                         grads, value = self._gradients(x, chains, loss)
                     trace.add(step, grads, value)
-                chains = chains.move(step, grads)
-        return Perturbation.of(chains, trace)
+                chains = self._move(chains, step, grads)
+        return chains, trace
 
     def losses_at(self, x: Tensor, loss: InnerLoss, *points: Chains) -> list[Tensor]:
         """The inner loss at each of ``points``, summed over sentences."""
         with torch.no_grad():
             return [loss(perturbed(x.detach(), point.shift)) for point in points]
+
+    def _move(self, chains: Chains, step: int, grads: Gradients) -> Chains:
+        return chains.move(step, grads)
 
     def _gradients(self, x: Tensor, chains: Chains, loss: InnerLoss) -> tuple[Gradients, Tensor]:
         """The gradients that move the chains, and the loss at the point they were taken (rho-mixed)."""

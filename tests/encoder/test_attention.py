@@ -205,13 +205,13 @@ def test_an_encoder_on_a_cpu_refuses_it_by_name(kind, tiny_encoder, sentences):
 @pytest.mark.parametrize("kind", ["varlen", "flash_attn"])
 def test_a_run_on_a_cpu_refuses_it_before_anything_loads(kind):
     from fastadv.config import Config
-    from fastadv.engine.build import check_attention
+    from fastadv.engine.build import check_machine
 
     config = Config()
-    check_attention(config)
+    check_machine(config)
     config.engine.attention, config.engine.precision = kind, "bf16"
     with pytest.raises(UserError, match=f"^engine.attention = {kind}: .*allowed"):
-        check_attention(config)
+        check_machine(config)
 
 
 def test_refuses_an_unknown_one_and_any_named_one_on_the_generic_path(tiny_encoder, family_encoder):
