@@ -117,8 +117,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     rows = build_rows(options.model, samples, options.steps, dtype)
     seconds = {row.name: Clock(row, 0).cpu for row in rows}
-    num_turns, every = plan_turns(seconds, options.budget_s - (time.perf_counter() - began))
-    times = take_turns(rows, range(len(samples)), num_turns, every, began + options.budget_s)
+    times = take_turns(rows, range(len(samples)), plan_turns(seconds), began + options.budget_s)
     benchmarks = []
     tokens = lengths["length_mean"] * options.batch_size
     for row in rows:

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Protocol, Sequence
 
 from bench.ops import machine_info, statistics
@@ -14,6 +15,8 @@ _MOST_TURNS = 60
 # A row that costs so many times the first takes part in every second turn, twice as many in every third, and so on.
 _DEAR = 3.0
 _LEAST_OFTEN = 5
+# All ratios have the first row's time in them, so it is taken several times a turn.
+_FIRST_ROW_RUNS = 3
 
 Times = dict[int, tuple[float, float]]
 """turn → (CPU seconds, wall seconds)"""
@@ -39,41 +42,46 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def plan_turns(seconds: dict[str, float], left_s: float) -> tuple[int, dict[str, int]]:
-    """How many turns fit into ``left_s``, and in every which turn each row takes part.
+def plan_turns(seconds: dict[str, float]) -> dict[str, int]:
+    """In every which turn each row takes part.
 
     Args:
         seconds: of one call of each row, the one the others are compared with first.
     """
     first = next(iter(seconds.values()))
-    every = {name: min(_LEAST_OFTEN, 1 + int(s / (_DEAR * first))) for name, s in seconds.items()}
-    a_turn = sum(s / every[name] for name, s in seconds.items())
-    turns = min(_MOST_TURNS, int(left_s / a_turn))
-    return max(1 + (FEWEST_TURNS - 1) * max(every.values()), turns), every
+    return {name: min(_LEAST_OFTEN, 1 + int(s / (_DEAR * first))) for name, s in seconds.items()}
 
 
-def take_turns(rows: Sequence[Timed], samples: Sequence, num_turns: int, every: dict[str, int], end: float) -> dict:
-    """Name → `Times`. After ``end`` (perf_counter) it stops as soon as each row has its fewest turns.
+def take_turns(
+    rows: Sequence[Timed], samples: Sequence, every: dict[str, int], end: float, most: int = _MOST_TURNS
+) -> dict[str, Times]:
+    """Name → `Times`. It stops before the turn that would go beyond ``end`` (perf_counter), but not before each row has
+    its fewest turns, and after ``most``.
 
-    The first row takes part in all turns. Who begins moves on by one each turn, and every second turn runs backwards,
-    so that nobody always follows the same neighbour.
+    The first row takes part in all turns, three times spread over each, of which the median counts. Who begins moves on
+    by one each turn, and every second turn runs backwards, so that nobody always follows the same neighbour.
     """
     times: dict[str, Times] = {row.name: {} for row in rows}
     began = said = time.perf_counter()
-    for turn in range(num_turns):
-        start = turn % len(rows)
-        order = [*rows[start:], *rows[:start]]
-        for row in order if turn % 2 == 0 else reversed(order):
-            if turn % every[row.name] == 0:
-                clock = Clock(row, samples[turn % len(samples)])
-                times[row.name][turn] = clock.cpu, clock.wall
+    for turn in range(most):
         now = time.perf_counter()
-        if now - said > 20 or turn == num_turns - 1:
-            left_s = (now - began) / (turn + 1) * (num_turns - turn - 1)
-            say(f"  turn {turn + 1} of {num_turns}, {left_s / 60:.1f} min left")
-            said = now
-        if now > end and all(len(found) >= FEWEST_TURNS for found in times.values()):
+        is_enough = all(len(found) >= FEWEST_TURNS for found in times.values())
+        if is_enough and now + (now - began) / turn > end:
             break
+        if now - said > 20:
+            say(f"  {turn} turn(s), {max(0.0, end - now) / 60:.1f} min left{'' if is_enough else ', or a little more'}")
+            said = now
+        first, *others = rows
+        start = turn % max(1, len(others))
+        order = [row for row in [*others[start:], *others[:start]] if turn % every[row.name] == 0]
+        order = order if turn % 2 == 0 else order[::-1]
+        for i in reversed(range(_FIRST_ROW_RUNS)):
+            order.insert(len(order) * i // (_FIRST_ROW_RUNS - 1), first)
+        clocks: dict[str, list[Clock]] = {}
+        for row in order:
+            clocks.setdefault(row.name, []).append(Clock(row, samples[turn % len(samples)]))
+        for name, found in clocks.items():
+            times[name][turn] = median(c.cpu for c in found), median(c.wall for c in found)
     return times
 
 

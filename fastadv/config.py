@@ -209,8 +209,8 @@ class EngineConfig:
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """compute type; with bf16, weights and optimizer state are float32 still: at zero_stage 0 the step casts weights once
-    and gradients travel in float32, at 1 to 3 DeepSpeed does"""
+    """compute type; the optimizer's weights and state are float32 in both. bf16 casts the weights once a step: at
+    zero_stage 0 those behind the embeddings, with float32 gradients between ranks; at 1 to 3 all, by DeepSpeed"""
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"

@@ -153,14 +153,18 @@ def test_turns_rotate_and_dear_rows_take_fewer():
             self.seen.append(sample)
             return 0.0
 
-    num_turns, every = turns.plan_turns({"cheap": 1.0, "dear": 7.0, "medium": 3.5}, left_s=60)
+    every = turns.plan_turns({"cheap": 1.0, "dear": 7.0, "medium": 3.5})
     assert every == {"cheap": 1, "dear": 3, "medium": 2}
     rows = [Counted(name) for name in every]
-    times = turns.take_turns(rows, ["a", "b"], 6, every, end=float("inf"))
-    assert [len(row.seen) for row in rows] == [6, 2, 3]
+    times = turns.take_turns(rows, ["a", "b"], every, end=float("inf"), most=6)
+    # The first, which all are compared with, three times a turn.
+    assert [len(row.seen) for row in rows] == [18, 2, 3]
     # Whoever takes part in a turn has that turn's batch.
-    assert rows[0].seen == list("ababab") and rows[1].seen == ["a", "b"] and rows[2].seen == ["a", "a", "a"]
+    assert rows[0].seen == list("aaabbb" * 3) and rows[1].seen == ["a", "b"] and rows[2].seen == ["a", "a", "a"]
     assert sorted(times["dear"]) == [0, 3]
+    # Without any time left each still has its fewest turns.
+    times = turns.take_turns(rows, ["a", "b"], every, end=0.0)
+    assert {name: len(found) for name, found in times.items()} == {"cheap": 4, "dear": 2, "medium": 2}
 
 
 def test_a_run_that_was_interrupted_goes_on(tiny_models, tmp_path, monkeypatch):
@@ -239,7 +243,7 @@ def test_ratios_and_verdicts_of_a_hand_made_file():
             benchmark("simcse stock", [0.5, 1.0, 0.5], "bf16", num_steps=None, via="torch"),
             benchmark("exact", [1.9, 3.8, 1.9], total_mib=99.0, gflop=200.0),
             benchmark("exact", [1.8, 3.6, 1.8], via="torch"),
-            benchmark("exact", [2.1, 4.2, 2.1], num_steps=6),
+            benchmark("exact", [2.9, 5.8, 2.9], num_steps=10),
             benchmark("exact", [0.8, 1.6, 0.8], "bf16"),
             benchmark("adaptive", [1.15, 2.3, 1.15], first_metrics={"reuse_gain_share": 0.97}),
             benchmark("adaptive probe", [2.15, 4.3, 2.15]),
@@ -272,7 +276,7 @@ def test_ratios_and_verdicts_of_a_hand_made_file():
     exact_bf16 = steps.find("exact", "bf16", 5)
     # Of the faster of stock's two ways.
     assert steps.ratio(exact_bf16, steps.find("simcse stock", "bf16")) == pytest.approx(1.6)
-    assert step_summary.lines_of(steps, "fp32")["exact"] == pytest.approx({5: 1.9, 6: 2.1})
+    assert step_summary.lines_of(steps, "fp32")["exact"] == pytest.approx({5: 1.9, 10: 2.9})
     assert "| exact | 5 | bf16 | engine | 0.800 (0.800 to 1.600) | 0.800 | 1.600 |" in step_summary.training_table(
         found
     )

@@ -155,7 +155,6 @@ IMPOSSIBLE = [
 ]
 
 COMBINATIONS = [
-    ({"engine.precision": "bf16"}, ["engine.precision = bf16", "engine.zero_stage"]),
     ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
     ({"engine.compile": "default", "perturbation.reuse": "none"}, ["engine.compile = default", "exact or adaptive"]),
     ({"engine.compile": "default", "perturbation.reuse": "free"}, ["engine.compile = default", "exact or adaptive"]),

@@ -1,7 +1,7 @@
 """Weights in a narrower type for a while: float32 masters stay the parameters, copies of them compute.
 
-Each weight is cast once, however many passes run on it; the cast is part of the graph, so the gradients of all passes are
-summed in the narrow type, cast once, and arrive at the masters in float32.
+Each weight is cast once, however many passes run on it; the cast is part of the graph, so the gradients of all passes
+are summed in the narrow type, cast once, and arrive at the masters in float32.
 """
 
 from contextlib import contextmanager

@@ -94,9 +94,9 @@ class PackedModel:
     ):
         """(first layer's input (T, D), last hidden states (T, D), or (B, D) of first tokens, or (M, D) of ``rows``).
 
-        Layers compute in ``dtype``; None: in that of x. With ``first_tokens_only``, or with ``rows`` (M,), distinct places
-        among the T tokens, the last layer asks, and runs its feed-forward, only where the answer is read: its keys and
-        values still see every token, so the result is the same.
+        Layers compute in ``dtype``; None: in that of x. With ``first_tokens_only``, or with ``rows`` (M,), distinct
+        places among the T tokens, the last layer asks, and runs its feed-forward, only where the answer is read: its
+        keys and values still see every token, so the result is the same.
         """
         padding = padding_of(batch)
         first = self._finish_embedding(x, batch, dropout) if self.perturb_at == "word" else x
