@@ -115,12 +115,14 @@ class Models:
     generator: str
     """a masked language model of the encoder's size"""
 
-    def config(self, mode: Mode, batch_size: int, dtype: str, num_steps: Optional[int] = None) -> Config:
+    def config(
+        self, mode: Mode, batch_size: int, dtype: str, num_steps: Optional[int] = None, zero_stage: int = 0
+    ) -> Config:
         """UserError where an option is not known."""
         options = [option.format(generator=self.generator) for option in mode.options]
         options += [f"--encoder.model={self.encoder}", f"--train.batch_size={batch_size}", "--optimizer.lr=0"]
         options += [f"--optimizer.max_grad_norm={MAX_GRAD_NORM}", "--encoder.pooling=cls", "--encoder.max_length=32"]
-        options += [f"--engine.precision={dtype}", f"--engine.zero_stage={0 if dtype == 'fp32' else 1}"]
+        options += [f"--engine.precision={dtype}", f"--engine.zero_stage={zero_stage}"]
         options += [] if num_steps is None else [f"--perturbation.num_steps={num_steps}"]
         return load_config(None, options)
 
@@ -173,11 +175,11 @@ class Chosen(nn.Module):
         return self.steps[self.name](batch)
 
 
-def _steps_of(models: Models, modes: list[tuple[Mode, Optional[int]]], batch_size, dtype, samples) -> dict:
+def _steps_of(models: Models, modes: list[tuple[Mode, Optional[int]]], batch_size, dtype, samples, stage=0) -> dict:
     """(mode, N) → Step. They share the encoder, the head and the discriminator of the first."""
     steps, encoder, first, detection = {}, None, None, None
     for mode, num_steps in modes:
-        config = models.config(mode, batch_size, dtype, num_steps)
+        config = models.config(mode, batch_size, dtype, num_steps, stage)
         encoder = build_encoder(config) if encoder is None else encoder
         step = build_step(config, encoder, TokenPieces(samples)).train()
         first = step if first is None else first
@@ -209,12 +211,12 @@ def metrics_of(step) -> dict[str, float]:
     return {name: float(value) for name, value in step.metrics.items()}
 
 
-def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
-    """Through DeepSpeed, as ``fastadv train`` runs them: stage 0 in fp32, stage 1 in bf16."""
-    steps = _steps_of(models, modes, batch_size, dtype, samples)
+def _engine_rows(models, modes, batch_size, dtype, samples, stage=0) -> Iterator[Row]:
+    """Through DeepSpeed, as ``fastadv train`` runs them."""
+    steps = _steps_of(models, modes, batch_size, dtype, samples, stage)
     names = {key: str(number) for number, key in enumerate(steps)}
     chosen = Chosen({names[key]: step for key, step in steps.items()})
-    config = models.config(modes[0][0], batch_size, dtype)
+    config = models.config(modes[0][0], batch_size, dtype, zero_stage=stage)
     engine = zero.initialise(chosen, config, _TOTAL_STEPS)
     engine.train()
 
@@ -235,7 +237,7 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
         yield Row(
             mode.label,
             dtype,
-            "engine",
+            "engine" if stage == 0 else f"engine, ZeRO {stage}",
             num_steps,
             run,
             lambda: list(chosen.parameters()),
@@ -247,13 +249,10 @@ def _engine_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
 
 
 def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
-    """Without DeepSpeed, in bf16 on a bf16 copy of float32 masters: how much the engine adds."""
+    """Without DeepSpeed: how much the engine adds."""
     steps = _steps_of(models, modes, batch_size, dtype, samples)
     module = nn.ModuleList(steps.values())
-    is_rounded = dtype == "bf16"
-    update = PlainUpdate(
-        module.bfloat16() if is_rounded else module, models.config(modes[0][0], batch_size, dtype), is_rounded
-    )
+    update = PlainUpdate(module, models.config(modes[0][0], batch_size, dtype))
     for (mode, num_steps), step in steps.items():
 
         def run(sample: Sample, step=step) -> float:
@@ -350,4 +349,7 @@ def build_rows(
         pair = [(m, n) for m, n in listed(False) if m.label in ("simcse packed", "exact") and n in (None, *usual)]
         if pair:
             rows += _torch_rows(models, pair, batch_size, dtype, samples)
+        if pair and dtype == "bf16":
+            # Where DeepSpeed itself keeps the weights in bf16.
+            rows += _engine_rows(models, pair, batch_size, dtype, samples, stage=1)
     return rows

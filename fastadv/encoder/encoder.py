@@ -247,9 +247,7 @@ class Encoder(nn.Module):
     def encode(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, in here."""
         first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")
-        if self.pooling == "cls":
-            return last
-        return self.pool(first, last, batch)
+        return self._widened(last if self.pooling == "cls" else self.pool(first, last, batch))
 
     def prepare(self, batch: PackedBatch) -> None:
         """Works out what every pass of a batch shares, as the first pass otherwise does."""
@@ -258,7 +256,7 @@ class Encoder(nn.Module):
 
     def token_states(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """The last hidden states (T, D) of X (T, E)."""
-        return self._first_and_last(x, batch, dropout)[1]
+        return self._widened(self._first_and_last(x, batch, dropout)[1])
 
     def pool(self, first: Tensor, last: Tensor, batch: PackedBatch) -> Tensor:
         """h (B, D) of the last hidden states (T, D); first_last reads the embedding output (T, D) too."""
@@ -271,8 +269,7 @@ class Encoder(nn.Module):
 
     def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
         is_on = self.training if dropout is None else dropout
-        first, last = self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype)
-        return self._widened(first), self._widened(last)
+        return self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype)
 
     def _widened(self, states: Tensor) -> Tensor:
         return states if self._wide is None else states.to(self._wide)

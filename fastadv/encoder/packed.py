@@ -108,7 +108,8 @@ class PackedModel:
         if states.device.type == "cpu" and states.dtype in HALF:
             # Matrix products in half precision run at two thirds of their rate where the rows fill no whole tiles.
             padding = padding.aligned(_HALF_TILE)
-            states = F.pad(states, (0, 0, 0, len(padding.index) - num_tokens))
+            if len(padding.index) > num_tokens:
+                states = F.pad(states, (0, 0, 0, len(padding.index) - num_tokens))
         layers = [layer for block in self.family.blocks(self.hf) for layer in self.family.layers(block)]
         for i, layer in enumerate(layers):
             is_last = i == len(layers) - 1

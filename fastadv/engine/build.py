@@ -156,7 +156,8 @@ def build_step(config: Config, encoder, text=None) -> Step:
         from fastadv.objectives.rtd import build_detection
 
         counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
-        detection = build_detection(objective.detection, encoder, counts)
+        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
+        detection = build_detection(objective.detection, encoder, counts, dtype)
     if config.engine.compile != "none" and encoder.path == "generic":
         raise UserError(
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "

@@ -158,12 +158,16 @@ def _first_replaced(mapping: nn.Module, vectors: Tensor, first_tokens: Tensor):
 
 
 def build_detection(
-    options: DetectionOptions, encoder, token_counts: Optional[Callable[[], Tensor]] = None
+    options: DetectionOptions,
+    encoder,
+    token_counts: Optional[Callable[[], Tensor]] = None,
+    dtype: Optional[torch.dtype] = None,
 ) -> ReplacedTokenDetection:
     """Generator and discriminator for the encoder f, which still has its pretrained weights.
 
     Args:
         token_counts: () → (V,) how often each token occurs in the training data; for the unigram generator.
+        dtype: what a generator that is a model computes in; None: float32.
 
     Raises:
         UserError: no such generator, or one of another vocabulary or with too few positions.
@@ -173,7 +177,7 @@ def build_detection(
             f"perturbation.perturb_at = {encoder.perturb_at}: expected embedding where "
             f"objective_options.rtd_generator is {options.generator}: eta is added to the discriminator's embeddings"
         )
-    generator = make_generator(options.generator, encoder, token_counts)
+    generator = make_generator(options.generator, encoder, token_counts, dtype)
     # The tokenizer holds no weights and need not be there twice.
     discriminator = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
     return ReplacedTokenDetection(options, generator, discriminator.to(encoder.device))

@@ -150,8 +150,13 @@ class MaskedLanguageModelGenerator:
         return output.logits[0]
 
 
-def make_generator(name: str, encoder, token_counts: Optional[Callable[[], Tensor]] = None) -> Generator:
-    """The generator of a name, for the encoder f.
+def make_generator(
+    name: str,
+    encoder,
+    token_counts: Optional[Callable[[], Tensor]] = None,
+    dtype: Optional[torch.dtype] = None,
+) -> Generator:
+    """The generator of a name, for the encoder f; a model computes in ``dtype``, by default float32.
 
     Raises:
         UserError: no such model, or one that cannot serve f.
@@ -163,7 +168,7 @@ def make_generator(name: str, encoder, token_counts: Optional[Callable[[], Tenso
             raise UserError(f"{KEY} = unigram: needs the tokens' counts in the training data, and none are given")
         return UnigramGenerator(token_counts(), special_ids)
     source = check_generator(name, tokenizer, encoder.max_length)
-    model = _load_masked_lm(source).to(encoder.device)
+    model = _load_masked_lm(source).to(encoder.device, dtype)
     return MaskedLanguageModelGenerator(model, tokenizer.mask_token_id, special_ids, encoder.vocab_size)
 
 
