@@ -1,4 +1,4 @@
-"""Whole training steps at RoBERTa-large's size on this GPU: SimCSE, ``none``, ``exact``, eager and compiled. See gpu.sh.
+"""Whole training steps at RoBERTa-large's size on this GPU: SimCSE, ``none``, ``exact``, eager and compiled (gpu.sh).
 
 Random weights in bfloat16 with fused AdamW on them, B = 128 sentences of 22 of 32 tokens on average, N = 5. A step's
 share of the limit is its FLOPs, counted in an eager step, over its time and over the rate of a bfloat16 matmul.
