@@ -216,22 +216,32 @@ def draw_training(found: dict, figure: Path) -> None:
         for name, steps in groups_of(found["benchmarks"]).items()
         for dtype in dict.fromkeys(b["extra_info"]["dtype"] for b in steps.benchmarks)
     ]
-    fig, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.4), squeeze=False)
-    for axis, (name, steps, dtype) in zip(axes[0], panels):
+    columns = min(2, len(panels))
+    num_lines = -(-len(panels) // columns)
+    fig, axes = plt.subplots(num_lines, columns, figsize=(4.8 * columns, 4.2 * num_lines + 0.8), squeeze=False)
+    # A row looks alike in all panels.
+    rows = dict.fromkeys(row for _, steps, dtype in panels for row in lines_of(steps, dtype))
+    color_of = {row: plt.get_cmap("tab20")(i) for i, row in enumerate(rows)}
+    shown = {}
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (name, steps, dtype) in zip(axes.flat, panels):
         for row, points in lines_of(steps, dtype).items():
             if None in points:
-                axis.axhline(points[None], linestyle=":", color="grey")
-                axis.annotate(row, (1, points[None]), (2, 2), textcoords="offset points", fontsize=7)
+                shown[row] = axis.axhline(points[None], linestyle=":", color=color_of[row])
             else:
-                axis.plot(list(points), list(points.values()), marker="o", label=row)
+                (shown[row],) = axis.plot(list(points), list(points.values()), marker="o", color=color_of[row])
         axis.set_title(f"{name}, {dtype}")
         axis.set_xlabel("inner steps N")
         axis.set_xlim(left=0)
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(which="minor", labelsize=6)
         axis.set_ylabel("CPU time, stock SimCSE in fp32 = 1")
         axis.grid(which="both", alpha=0.3)
-        axis.legend(fontsize=7)
-    fig.tight_layout()
+    fig.legend(shown.values(), shown, fontsize=8, ncols=5, loc="lower center")
+    fig.tight_layout(rect=(0, 0.7 / fig.get_figheight(), 1, 1))
     fig.savefig(figure, dpi=120)
     plt.close(fig)
 
