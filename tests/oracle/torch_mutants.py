@@ -170,9 +170,9 @@ def detection_of_the_last_token(logits):
 
 
 def positive_under_the_masks_of_z(positive_keys):
-    def mutated(self, batch):
+    def mutated(self, batch, *rest):
         self.encoder.forced = self.encoder.drawn[:2]
-        return positive_keys(self, batch)
+        return positive_keys(self, batch, *rest)
 
     return mutated
 
