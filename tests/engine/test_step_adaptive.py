@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from fastadv.engine.gather import GlobalBatch
+
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 # Steps so small that the tiny encoder's gradients hardly turn.
 NARROW = {"epsilon_relative": 0.3, "alpha": 0.01, "beta": 0.01, "gamma": 0.01, "sigma": 0.0}
@@ -53,15 +55,12 @@ def test_the_share_of_the_gain_is_that_of_both_searches(make_step, sentences, gr
     encoder, objective = step.encoder, step.objective
     with torch.no_grad():
         x = encoder.embed(batch)
-        keys = step._positive_keys(batch) if step.whole else None
+        step.whole = GlobalBatch(batch)
+        keys = step._positive_keys(batch)
 
         def loss_at(points):
             return objective.inner_loss(objective.project(encoder.encode(points, batch)), keys, batch.sentence_ids)
 
-        from fastadv.engine.gather import GlobalBatch
-
-        step.whole = GlobalBatch(batch)
-        keys = step._positive_keys(batch)
         start = loss_at(x)
         gains = []
         for count in (int(num_gradients), 5):

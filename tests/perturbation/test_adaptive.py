@@ -137,8 +137,12 @@ def test_probes_the_first_batch_of_every_so_many_steps():
 def test_a_skipped_probe_stays_due():
     reuse = AdaptiveReuse(5, 3, 0.99)
     assert reuse.is_probe_due
-    # The first batch is skipped and teaches nothing; the step's second one is the probe.
+    # A batch that is skipped teaches nothing, so that also a whole step without a lesson leaves the probe to the next.
+    reuse.commit()
     assert reuse.is_probe_due and reuse.num_gradients == 5
+    reuse.learn(torch.ones(2, 5))
+    reuse.commit()
+    assert not reuse.is_probe_due and reuse.num_gradients == 1
 
 
 def test_goes_on_from_its_state():
