@@ -184,6 +184,9 @@ class TrainConfig:
     """the run folder: config, metrics, events, checkpoints, exported model, report"""
     batch_size: int = 64
     """sentences of a batch, over all ranks; a sentence's negatives are the others of its batch"""
+    micro_batch_size: Optional[int] = None
+    """sentences a rank takes through the encoder at a time, against the whole batch's keys; null: all of its share.
+    The same gradients in the memory of so many sentences, for two more forwards of each view"""
     accumulation_steps: int = 1
     """batches an optimizer step; each has its own negatives, and their losses are averaged"""
     num_epochs: int = 1
@@ -218,6 +221,8 @@ class EngineConfig:
     compile: Literal["none", "default", "cudagraphs"] = "none"
     """torch.compile of the encoder's passes and the search's inner step, on batches filled up to a few fixed sizes;
     cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""
+    checkpoint_activations: bool = False
+    """keep each layer's input alone and run the layer once more in the backward: less memory, a forward more a pass"""
     joint_views: Optional[bool] = None
     """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
     frozen inner dropout or reuse none"""

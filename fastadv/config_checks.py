@@ -9,6 +9,7 @@ import math
 from typing import Any, Optional
 
 from fastadv.config import Config
+from fastadv.config_checks_engine import check_engine
 from fastadv.config_values import show
 from fastadv.errors import UserError
 
@@ -84,6 +85,7 @@ RULES = {
         (lambda value: value >= 2),
         "a whole number of at least 2 (a lone sentence has no negatives)",
     ),
+    "train.micro_batch_size": _COUNT_FROM_1,
     "train.accumulation_steps": _COUNT_FROM_1,
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
@@ -141,7 +143,7 @@ def check_config(config: Config) -> None:
             f"perturbation.perturb_at = {config.perturbation.perturb_at}: expected embedding where "
             f"objective_options.rtd_generator is {show(generator)}: eta is added to the discriminator's embeddings"
         )
-    _check_engine(config)
+    check_engine(config)
     _check_columns(config)
     if config.evaluation.enabled and _is_measured_on_its_own_text(config):
         raise UserError(
@@ -175,77 +177,6 @@ def _is_sources(value: Any) -> bool:
         if type(weight) not in (int, float) or not 0 < weight <= 1000:
             return False
     return 0 < len(value) == len({entry["path"] for entry in value})
-
-
-def _check_engine(config: Config) -> None:
-    engine = config.engine
-    reuse = config.perturbation.reuse
-    if engine.zero_stage == 3 and reuse in ("none", "free"):
-        raise UserError(
-            f"perturbation.reuse = {reuse}: expected exact or adaptive at engine.zero_stage 3, where no rank holds the "
-            "parameters that its passes take gradients by"
-        )
-    if engine.zero_stage == 3 and config.encoder.path == "generic":
-        raise UserError(
-            "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
-        )
-    _check_attention(config)
-    if engine.compile != "none":
-        _check_compile(config)
-    if engine.joint_views:
-        _check_joint_views(config)
-
-
-def _check_attention(config: Config) -> None:
-    kind = config.engine.attention
-    if kind in ("varlen", "flash_attn") and config.engine.precision == "fp32":
-        raise UserError(
-            f"engine.attention = {kind}: expected auto, sdpa or matmul at engine.precision fp32, "
-            "or engine.precision bf16"
-        )
-    if kind != "auto" and config.encoder.path == "generic":
-        raise UserError(
-            f"engine.attention = {kind}: expected auto where encoder.path is generic, which runs the model's own"
-        )
-    dropout = config.encoder.dropout
-    if kind == "varlen" and dropout is not None and dropout > 0:
-        raise UserError(
-            f"engine.attention = varlen: expected auto, sdpa, flash_attn or matmul where encoder.dropout is "
-            f"{show(dropout)}, or encoder.dropout 0: it drops no attention weights"
-        )
-
-
-def _check_compile(config: Config) -> None:
-    engine, perturbation = config.engine, config.perturbation
-    expected = None
-    if perturbation.reuse in ("none", "free"):
-        expected = f"none where perturbation.reuse is {perturbation.reuse}, or reuse exact or adaptive"
-    elif perturbation.as_mixed().inner_dropout == "frozen":
-        expected = (
-            "none where perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set), or "
-            "inner_dropout off: the clean pass's masks fit no other size"
-        )
-    elif engine.zero_stage == 3:
-        expected = "none at engine.zero_stage 3, where parameters come and go, or zero_stage 0 to 2"
-    elif engine.zero_stage == 0 and engine.precision == "bf16":
-        expected = "none at engine.zero_stage 0 with bf16, where each step copies the weights, or zero_stage 1 or 2"
-    elif config.encoder.path == "generic":
-        expected = "none where encoder.path is generic, or path auto or packed"
-    if expected is not None:
-        raise UserError(f"engine.compile = {engine.compile}: expected {expected}")
-
-
-def _check_joint_views(config: Config) -> None:
-    perturbation = config.perturbation
-    obstacle = None
-    if config.data.positive_field is not None:
-        obstacle = f"data.positive_field is {show(config.data.positive_field)}"
-    elif perturbation.reuse == "none":
-        obstacle = "perturbation.reuse is none"
-    elif perturbation.as_mixed().inner_dropout == "frozen":
-        obstacle = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
-    if obstacle is not None:
-        raise UserError(f"engine.joint_views = true: expected false or null where {obstacle}")
 
 
 def _check_lora(config: Config) -> None:

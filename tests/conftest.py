@@ -131,13 +131,23 @@ def make_step(tiny_encoder):
         pooling="cls",
         path="auto",
         perturb_at="embedding",
+        micro_batch_size=None,
+        joint_views=False,
+        checkpoint_activations=False,
         **perturbation,
     ):
         from fastadv.config import PerturbationConfig
         from fastadv.engine.step import Step
         from fastadv.objectives import resolve_objective
 
-        encoder = tiny_encoder(dtype=dtype, dropout=dropout, pooling=pooling, path=path, perturb_at=perturb_at)
+        encoder = tiny_encoder(
+            dtype=dtype,
+            dropout=dropout,
+            pooling=pooling,
+            path=path,
+            perturb_at=perturb_at,
+            checkpoint_activations=checkpoint_activations,
+        )
         torch.manual_seed(1)
         built = resolve_objective(objective)(encoder.hidden_size, **(objective_options or {})).to(dtype)
         relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
@@ -148,6 +158,14 @@ def make_step(tiny_encoder):
 
             counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
             detection = build_detection(built.detection, encoder, lambda: counts).to(dtype)
-        return Recorded(Step(encoder, built, PerturbationConfig(**settings), detection).train())
+        step = Step(
+            encoder,
+            built,
+            PerturbationConfig(**settings),
+            detection,
+            joint_views=joint_views,
+            micro_batch_size=micro_batch_size,
+        )
+        return Recorded(step.train())
 
     return make

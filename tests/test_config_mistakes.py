@@ -165,6 +165,14 @@ COMBINATIONS = [
     ({"engine.compile": "default", "engine.precision": "bf16"}, ["engine.compile = default", "zero_stage 1 or 2"]),
     ({"engine.compile": "default", "engine.zero_stage": 3}, ["engine.compile = default", "zero_stage 0 to 2"]),
     ({"engine.compile": "default", "encoder.path": "generic"}, ["engine.compile = default", "auto or packed"]),
+    ({"train.micro_batch_size": 0}, ["train.micro_batch_size = 0", "at least 1"]),
+    ({"train.micro_batch_size": 4, "perturbation.reuse": "none"}, ["train.micro_batch_size = 4", "exact or adaptive"]),
+    ({"train.micro_batch_size": 4, "perturbation.reuse": "free"}, ["train.micro_batch_size = 4", "exact or adaptive"]),
+    ({"train.micro_batch_size": 4, "engine.compile": "default"}, ["train.micro_batch_size = 4", "compile none"]),
+    (
+        {"engine.checkpoint_activations": "true", "engine.zero_stage": 3},
+        ["engine.checkpoint_activations = true", "expected false", "train.micro_batch_size"],
+    ),
     ({"engine.joint_views": "true", "perturbation.reuse": "none"}, ["engine.joint_views = true", "reuse is none"]),
     ({"engine.joint_views": "true", "data.positive_field": "b"}, ["engine.joint_views = true", "data.positive_field"]),
     (

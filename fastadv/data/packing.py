@@ -84,6 +84,38 @@ class PackedBatch:
             sentence_ids=self.sentence_ids.repeat(2),
         )
 
+    def split(self, num_parts: int) -> list["PackedBatch"]:
+        """The batch in ``num_parts`` runs of sentences, in their order, of sizes that differ by one at most.
+
+        Tensors are views. A GPU is asked once, for where sentences end.
+
+        Raises:
+            ValueError: fewer sentences than parts.
+        """
+        num_sentences, ends = self.num_sentences, self.cu_seqlens.tolist()
+        if not 1 <= num_parts <= num_sentences:
+            raise ValueError(f"{num_sentences} sentences in {num_parts} parts: expected 1 to {num_sentences} parts")
+        bounds = [num_sentences * i // num_parts for i in range(num_parts + 1)]
+        given = {name: getattr(self, name) for name in ("positive", "hard_negative")}
+        given = {name: [None] * num_parts if whole is None else whole.split(num_parts) for name, whole in given.items()}
+        parts = []
+        for i, (first, end) in enumerate(zip(bounds, bounds[1:])):
+            tokens = slice(ends[first], ends[end])
+            parts.append(
+                PackedBatch(
+                    input_ids=self.input_ids[tokens],
+                    token_type_ids=self.token_type_ids[tokens],
+                    position_ids=self.position_ids[tokens],
+                    is_special=self.is_special[tokens],
+                    cu_seqlens=self.cu_seqlens[first : end + 1] - self.cu_seqlens[first],
+                    max_seqlen=max(b - a for a, b in zip(ends[first:end], ends[first + 1 : end + 1])),
+                    sentence_ids=self.sentence_ids[first:end],
+                    labels=None if self.labels is None else self.labels[first:end],
+                    **{name: of_parts[i] for name, of_parts in given.items()},
+                )
+            )
+        return parts
+
     @classmethod
     def from_token_lists(
         cls,

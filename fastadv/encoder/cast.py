@@ -11,25 +11,31 @@ import torch
 from torch import Tensor, nn
 
 
-@contextmanager
-def cast_weights(module: nn.Module, dtype: torch.dtype, is_cast: Callable[[str], bool]):
-    """Inside the block the parameters of ``module`` whose names satisfy ``is_cast`` are copies in ``dtype``.
+class CastWeights:
+    """Copies in ``dtype`` of the parameters of ``module`` whose names satisfy ``is_cast``, made here, with a graph.
 
-    Modules are called as ever and find them in their parameters' places. A parameter that several modules share is
-    cast once.
+    A parameter that several modules share is cast once.
     """
-    masters: list[tuple[nn.Module, str, nn.Parameter]] = []
-    copies: dict[int, Tensor] = {}
-    for prefix, owner in module.named_modules():
-        for name, parameter in owner._parameters.items():
-            if parameter is not None and is_cast(f"{prefix}.{name}" if prefix else name):
-                masters.append((owner, name, parameter))
-    try:
-        for owner, name, parameter in masters:
-            if id(parameter) not in copies:
-                copies[id(parameter)] = parameter.to(dtype)
-            owner._parameters[name] = copies[id(parameter)]
-        yield
-    finally:
-        for owner, name, parameter in masters:
-            owner._parameters[name] = parameter
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, is_cast: Callable[[str], bool]):
+        self._places: list[tuple[nn.Module, str, Tensor]] = []
+        copies: dict[int, Tensor] = {}
+        for prefix, owner in module.named_modules():
+            for name, parameter in owner._parameters.items():
+                if parameter is None or not is_cast(f"{prefix}.{name}" if prefix else name):
+                    continue
+                if id(parameter) not in copies:
+                    copies[id(parameter)] = parameter.to(dtype)
+                self._places.append((owner, name, copies[id(parameter)]))
+
+    @contextmanager
+    def applied(self):
+        """Inside the block modules find the copies in their parameters' places. May be entered many times."""
+        replaced = [(owner, name, owner._parameters[name]) for owner, name, _ in self._places]
+        try:
+            for owner, name, copy in self._places:
+                owner._parameters[name] = copy
+            yield
+        finally:
+            for owner, name, parameter in replaced:
+                owner._parameters[name] = parameter

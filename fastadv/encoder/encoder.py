@@ -15,8 +15,9 @@ from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.encoder.attention import padding_of
 from fastadv.encoder.attention_kinds import KINDS as ATTENTION
-from fastadv.encoder.cast import cast_weights
+from fastadv.encoder.cast import CastWeights
 from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
+from fastadv.encoder.dropout import set_dropout
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.lora import add_lora
 from fastadv.encoder.packed import PackedModel, why_not_packed
@@ -54,6 +55,8 @@ class Encoder(nn.Module):
         perturb_at: what X is: ``embedding``, the embedding layer's output, or ``word``, the word embeddings.
         attention: which attention the packed path runs (``attention_kinds.py``); the generic path runs the model's
             own and takes ``auto`` alone.
+        checkpoint_activations: keep each layer's input alone, and run the layer once more in the backward. On the
+            generic path the model's own checkpointing does, in passes with dropout alone.
 
     Raises:
         UserError: a value that is not allowed, or a path or attention that cannot run this model.
@@ -69,6 +72,7 @@ class Encoder(nn.Module):
         path: str = "auto",
         perturb_at: str = "embedding",
         attention: str = "auto",
+        checkpoint_activations: bool = False,
     ):
         super().__init__()
         _check_choice("pooling", pooling, POOLINGS)
@@ -86,6 +90,9 @@ class Encoder(nn.Module):
         self._narrow: Optional[torch.dtype] = None
         self._wide: Optional[torch.dtype] = None
         self._model = _choose_path(hf_model, path, perturb_at, attention)
+        self.keeps_activations = not checkpoint_activations
+        if checkpoint_activations:
+            self._model.checkpoint_activations()
 
     @classmethod
     def from_pretrained(
@@ -102,6 +109,7 @@ class Encoder(nn.Module):
         lora_alpha: Optional[float] = None,
         lora_target_modules: Optional[Sequence[str]] = None,
         attention: str = "auto",
+        checkpoint_activations: bool = False,
     ) -> "Encoder":
         """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
 
@@ -126,6 +134,7 @@ class Encoder(nn.Module):
             path=path,
             perturb_at=perturb_at,
             attention=attention,
+            checkpoint_activations=checkpoint_activations,
         )
         if num_frozen_layers is not None:
             freeze_layers(encoder.hf, num_frozen_layers)
@@ -182,14 +191,31 @@ class Encoder(nn.Module):
 
         What goes in and comes out keeps its own type: X and vectors are float32 where the weights are. On the packed
         path the embedding layer stays in that type too; only what follows it is narrow.
+
+        Gives () → a context in which passes compute on the same copies, for what the backward computes anew. Inside the
+        block it does nothing.
         """
-        wide = self.hf.dtype
-        with cast_weights(self.hf, dtype, self._model.is_behind_embeddings):
-            self._narrow, self._wide = dtype, wide
-            try:
+        cast = CastWeights(self.hf, dtype, self._model.is_behind_embeddings)
+        types = dtype, self.hf.dtype
+
+        @contextmanager
+        def again():
+            if self._narrow is not None:
                 yield
-            finally:
-                self._narrow = self._wide = None
+                return
+            with cast.applied():
+                self._narrow, self._wide = types
+                try:
+                    yield
+                finally:
+                    self._narrow = self._wide = None
+
+        before, self._model.recompute_inside = self._model.recompute_inside, again
+        try:
+            with again():
+                yield again
+        finally:
+            self._model.recompute_inside = before
 
     def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
         """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
@@ -323,23 +349,6 @@ class Encoder(nn.Module):
         from fastadv.encoder.export import export_encoder
 
         return export_encoder(self, folder, card, state_dict)
-
-
-def set_dropout(hf_model: nn.Module, probability: float) -> None:
-    """Sets every dropout probability of a model, in its modules and in the configuration saved with it."""
-    if not 0 <= probability < 1:
-        raise UserError(f"dropout {probability} is not a probability in [0, 1)")
-    for module in hf_model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = probability
-        for name, value in vars(module).items():
-            # Attention kept as a function holds its probability as a plain number.
-            if "dropout" in name and isinstance(value, float):
-                setattr(module, name, probability)
-    for name, value in vars(hf_model.config).items():
-        # A classifier's own probability is no part of the encoder.
-        if "dropout" in name and "classif" not in name and isinstance(value, float):
-            setattr(hf_model.config, name, probability)
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

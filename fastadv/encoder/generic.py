@@ -6,7 +6,7 @@ output's place. The model is asked nothing else, so it need not know of either. 
 ZeRO stage 3's prefetching in the middle: that stage needs the packed path.
 """
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Callable, Optional
 
@@ -48,6 +48,24 @@ class GenericModel:
             )
         self.hooked = hooked
         self._embedding_size: Optional[int] = None
+        # What a layer that is run once more needs around it; set by `Encoder.computing_in`.
+        self.recompute_inside: Optional[Callable[[], AbstractContextManager]] = None
+
+    def checkpoint_activations(self) -> None:
+        """Has the model run its layers anew in the backward, in passes with dropout: transformers does it in those.
+
+        Raises:
+            UserError: a model that cannot.
+        """
+        if not self.hf.supports_gradient_checkpointing:
+            raise UserError(f"{type(self.hf).__name__} does not support checkpoint_activations")
+
+        def contexts():
+            # Of the pass, not of the time its backward runs.
+            inside = self.recompute_inside
+            return nullcontext(), nullcontext() if inside is None else inside()
+
+        self.hf.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
     @property
     def embedding_size(self) -> int:

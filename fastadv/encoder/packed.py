@@ -5,6 +5,7 @@ Every parameter is reached by calling the module that owns it, so weights, state
 switch are ours. Where the modules lie is ``families.py``'s business.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Callable, Optional
 
@@ -18,6 +19,7 @@ from fastadv.encoder.attention_kinds import HALF, self_attention
 from fastadv.encoder.dropout import drop
 from fastadv.encoder.families import FAMILIES, Layer
 from fastadv.encoder.positions import position_ids
+from fastadv.encoder.recompute import recomputed
 
 _HALF_TILE = 16
 """rows of a tile of AMX, and a multiple of what AVX-512 takes at once"""
@@ -51,6 +53,13 @@ class PackedModel:
         self.attention = attention
         self.family = FAMILIES[hf.config.model_type]
         self.perturb_at = perturb_at
+        self._keeps_activations = True
+        # What a layer that is run once more needs around it; set by `Encoder.computing_in`.
+        self.recompute_inside: Optional[Callable[[], AbstractContextManager]] = None
+
+    def checkpoint_activations(self) -> None:
+        """From here on passes keep the layers' inputs alone."""
+        self._keeps_activations = False
 
     @property
     def embedding_size(self) -> int:
@@ -114,7 +123,11 @@ class PackedModel:
         for i, layer in enumerate(layers):
             is_last = i == len(layers) - 1
             read = (first_tokens_only, rows) if is_last else (False, None)
-            states = _run_layer(layer, states, padding, dropout, self.attention, *read)
+            arguments = layer, states, padding, dropout, self.attention, *read
+            if self._keeps_activations or not torch.is_grad_enabled():
+                states = _run_layer(*arguments)
+            else:
+                states = recomputed(_run_layer, *arguments, inside=self.recompute_inside)
         return first, states[:num_tokens] if rows is None and not first_tokens_only else states
 
     def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:

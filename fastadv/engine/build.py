@@ -125,6 +125,7 @@ def build_encoder(config: Config):
         lora_alpha=encoder.lora_alpha,
         lora_target_modules=encoder.lora_target_modules,
         attention=config.engine.attention,
+        checkpoint_activations=config.engine.checkpoint_activations,
     )
 
 
@@ -163,7 +164,16 @@ def build_step(config: Config, encoder, text=None) -> Step:
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
             "and only the packed path can be traced"
         )
-    step = Step(encoder, objective, config.perturbation, detection, config.engine.compile, config.engine.joint_views)
+    engine = config.engine
+    step = Step(
+        encoder,
+        objective,
+        config.perturbation,
+        detection,
+        engine.compile,
+        engine.joint_views,
+        config.train.micro_batch_size,
+    )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
     return step

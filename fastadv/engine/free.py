@@ -42,7 +42,7 @@ def free_loss(
     query, keys = leaves.of(views.query), leaves.of_keys(views.positive_keys)
     loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
-    start = step._adversary.start(x.detach(), batch, eta)
+    start = step.search.adversary.start(x.detach(), batch, eta)
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
 

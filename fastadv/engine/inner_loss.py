@@ -31,7 +31,7 @@ class InnerLoss:
         masks: Optional[DropoutReplay],
         keys_anew: Optional[Callable[[], Keys]] = None,
     ):
-        self._encoder, self._objective, self._batch = encoder, objective, batch
+        self._encoder, self._objective, self.batch = encoder, objective, batch
         self._keys = None if keys is None else keys.detach()
         self._masks, self._keys_anew = masks, keys_anew
 
@@ -60,13 +60,13 @@ class InnerLoss:
 
     def _pooled(self, points: Tensor) -> Tensor:
         if self._masks is None:
-            return self._encoder.encode(points, self._batch, dropout=False)
+            return self._encoder.encode(points, self.batch, dropout=False)
         with self._masks.again():
-            return self._encoder.encode(points, self._batch)
+            return self._encoder.encode(points, self.batch)
 
     def _of_pooled(self, pooled: Tensor, keys: Optional[Keys]) -> Tensor:
         query = self._objective.project(pooled, is_inner=True)
-        return self._objective.inner_loss(query, keys, self._batch.sentence_ids)
+        return self._objective.inner_loss(query, keys, self.batch.sentence_ids)
 
 
 class _FilledLoss:

@@ -7,15 +7,17 @@
     L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
     loss  = objective(z, z+, z_adv, L_RTD)
 
-Under ``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
+Each rank's share may pass in pieces (``micro_batch.py``); z, z+ and z_adv of all of them meet in the loss. Under
+``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
 
 Inner forwards never go through the engine, so nothing is reduced in them.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Callable, Optional
+from itertools import accumulate
+from typing import Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +25,14 @@ from torch import Tensor, nn
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective, Views
-from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation
-from fastadv.perturbation.ball import active_tokens, wide
-from fastadv.perturbation.chains import perturbed
-from fastadv.perturbation.compiled import CompiledAdversary
-from fastadv.perturbation.inner_loop import CleanGradient
+from fastadv.perturbation import AdaptiveReuse, EtaTable, Perturbation
 
+from .batch_search import BatchSearch
 from .compiled_passes import CompiledPasses
-from .dropout_replay import DropoutReplay
 from .free import free_loss
-from .gather import GlobalBatch, gather_rows, gather_unequal
+from .gather import GlobalBatch
 from .inner_loss import InnerLoss, kept_buffers
+from .micro_batch import MicroBatch, num_pieces
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -51,6 +50,8 @@ class Step(nn.Module):
         detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
         compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
+        micro_batch_size: sentences that pass through the encoder at a time; None: all. Not with ``reuse`` none or free,
+            and not with ``compile``.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -68,6 +69,7 @@ class Step(nn.Module):
         detection: Optional[nn.Module] = None,
         compile: str = "none",
         joint_views: Optional[bool] = False,
+        micro_batch_size: Optional[int] = None,
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
@@ -82,24 +84,20 @@ class Step(nn.Module):
         self.is_skipped = False
         self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
-        self.eta_table: Optional[EtaTable] = None
-        self.adaptive: Optional[AdaptiveReuse] = None
+        self._micro_batch_size = micro_batch_size
+        self.search: Optional[BatchSearch] = None
         if objective.uses_adversary:
-            if compile == "none":
-                self._adversary = Adversary(self.perturbation, encoder, objective)
-            else:
-                self._adversary = CompiledAdversary(
-                    self.perturbation, encoder, objective, max_length=encoder.max_length, kind=compile
-                )
-            if self.perturbation.reuse == "adaptive" and self.perturbation.num_inner_steps > 0:
-                self.adaptive = AdaptiveReuse(
-                    self.perturbation.num_inner_steps, perturbation.probe_every, perturbation.agreement
-                )
-            if self.perturbation.use_eta:
-                dtype = wide(next(encoder.parameters()).dtype)
-                self.eta_table = EtaTable(
-                    encoder.vocab_size, encoder.embedding_size, perturbation.sigma, dtype, perturbation.norm
-                )
+            self.search = BatchSearch(perturbation, encoder, objective, compile)
+
+    @property
+    def eta_table(self) -> Optional[EtaTable]:
+        """V, where there is one."""
+        return None if self.search is None else self.search.eta_table
+
+    @property
+    def adaptive(self) -> Optional[AdaptiveReuse]:
+        """What ``reuse: adaptive`` has learned."""
+        return None if self.search is None else self.search.adaptive
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """The loss of one batch, a scalar.
@@ -110,49 +108,52 @@ class Step(nn.Module):
         self.metrics, self.is_skipped = {}, False
         self.whole = GlobalBatch(batch)
         with ExitStack() as stack:
+            inside = []
             if self.compute_dtype is not None:
-                stack.enter_context(self.encoder.computing_in(self.compute_dtype))
-                if self.detection is not None:
-                    stack.enter_context(self.detection.discriminator.computing_in(self.compute_dtype))
-            loss, terms = self._loss(batch)
+                encoders = [self.encoder, *([] if self.detection is None else [self.detection.discriminator])]
+                inside = [stack.enter_context(encoder.computing_in(self.compute_dtype)) for encoder in encoders]
+            loss, terms = self._loss(batch, self._pieces(batch, inside))
         self.metrics.update(loss=loss.detach(), **terms)
         return loss
 
-    def _loss(self, batch: PackedBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        whole, objective = self.whole, self.objective
-        embed = self.encoder.embedder(batch)
-        x = embed()
-        x_positive = embed() if self._joins_views(batch) else None
-        masks = DropoutReplay(x.device)
-        if x_positive is None:
-            pooled, positive = self._encode(x, batch), None
-        else:
-            pooled, positive = self._encode(torch.cat([x, x_positive]), batch.twice()).chunk(2)
-        # Whether an inner step at X itself would repeat the pass just made, whose graph can then serve it.
-        is_as_inner = objective.uses_adversary and (self._is_frozen or masks.is_unused())
-        query = objective.project(pooled)
-        keys_masks = DropoutReplay(x.device)
-        keys = self._positive_keys(batch, embed, positive) if objective.uses_positive else None
+    def _pieces(self, batch: PackedBatch, inside: list) -> list[MicroBatch]:
+        count = num_pieces(self.whole, self._micro_batch_size)
+        parts = [batch] if count == 1 else batch.split(count)
+        first_rows = accumulate([part.num_sentences for part in parts], initial=0)
+        return [MicroBatch(self, part, row, count == 1, inside) for part, row in zip(parts, first_rows)]
+
+    def _loss(self, batch: PackedBatch, pieces: list[MicroBatch]) -> tuple[Tensor, dict[str, Tensor]]:
+        whole, objective, search = self.whole, self.objective, self.search
+        for piece in pieces:
+            piece.encode_clean()
+        query = objective.project(_joined([piece.pooled for piece in pieces]))
+        keys = None
+        if objective.uses_positive:
+            positive = _joined([piece.positive for piece in pieces])
+            keys = self._keys(batch, positive, _joined([piece.hard_negative for piece in pieces]))
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
-        found = None
-        is_free = objective.uses_adversary and self.perturbation.reuse == "free"
+        etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
+        if search is not None:
+            search.begin()
         if is_free:
-            loss, terms, found, weight_rtd = free_loss(self, x, batch, views, self._start_of_eta(batch))
-            self._record(found, batch)
-        elif objective.uses_adversary:
-            inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
-            # Frozen embeddings have no graph to X, and a compiled pass's serves one backward alone.
-            has_graph = is_as_inner and x.requires_grad and self._passes is None
-            at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
-            found = self._search(x, batch, inner_loss, at_clean)
-            adversarial = objective.project(self._encode(perturbed(x, found.delta), batch))
+            loss, terms, found, weight_rtd = free_loss(self, pieces[0].x(), batch, views, search.start_of_eta(batch))
+            search.record(found, batch)
+            etas = [found.eta]
+        elif search is not None:
+            adversarial = []
+            for i, piece in enumerate(pieces):
+                found = self._search(piece, None if keys is None else keys.from_row(piece.first_row))
+                adversarial.append(piece.encode_adversarial(found.delta))
+                if self.detection is not None:
+                    etas[i] = found.eta
+            adversarial = objective.project(_joined(adversarial))
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
+        if search is not None:
+            metrics, self.is_skipped = search.finish(whole)
+            self.metrics.update(metrics)
         if self.detection is not None:
-            eta = None if found is None else found.eta
-            loss_rtd, rtd_metrics = self.detection(batch, pooled, query, eta, whole.tokens_a_rank, whole.num_ranks)
-            self.metrics.update(rtd_metrics)
-            views = replace(views, loss_rtd=loss_rtd)
+            views = replace(views, loss_rtd=self._detect(batch, pieces, query, etas))
         if is_free and self.detection is not None:
             loss = loss + weight_rtd * views.loss_rtd
             terms["loss_rtd"] = views.loss_rtd.detach()
@@ -165,32 +166,27 @@ class Step(nn.Module):
         """Whether inner steps have the clean pass's dropout masks."""
         return self.perturbation.inner_dropout == "frozen"
 
-    def _inner_loss(
-        self,
-        batch: PackedBatch,
-        keys: Optional[Keys],
-        masks: DropoutReplay,
-        keys_masks: DropoutReplay,
-    ) -> InnerLoss:
+    def _inner_loss(self, piece: MicroBatch, keys: Optional[Keys]) -> InnerLoss:
         def keys_anew() -> Keys:
             # The reference computes the keys each time, under the masks that made them first.
-            with torch.no_grad(), keys_masks.again(), kept_buffers(self.objective):
-                return self._positive_keys(batch)
+            with torch.no_grad(), piece.keys_masks.again(), kept_buffers(self.objective):
+                return self._keys(batch, *piece.keys_anew())
 
+        batch = piece.batch
         return InnerLoss(
             self.encoder,
             self.objective,
             batch,
             keys,
-            masks=masks if self._is_frozen else None,
+            masks=piece.masks if self._is_frozen else None,
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
         )
 
-    def _encode(self, x: Tensor, batch: PackedBatch) -> Tensor:
+    def encode(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """h (B, D) of X (T, E), for the loss that the parameters lower."""
         return self.encoder.encode(x, batch) if self._passes is None else self._passes(x, batch)
 
-    def _joins_views(self, batch: PackedBatch) -> bool:
+    def joins_views(self, batch: PackedBatch) -> bool:
         """Whether X and X+ pass through the encoder as one batch.
 
         Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
@@ -203,82 +199,51 @@ class Step(nn.Module):
             return batch.input_ids.device.type != "cpu" or 2 * batch.num_tokens <= _MOST_JOINT_TOKENS
         return self._joint_views
 
-    def _positive_keys(
-        self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]] = None, pooled: Optional[Tensor] = None
-    ) -> Keys:
-        """z+ of the given positive texts, or of the sentences once more, whose ``embed`` or even ``pooled`` vectors
-        (B, D) may be at hand; given hard negatives go with them."""
-        if pooled is not None:
-            keys = self.whole.gather_keys(self.objective.project(pooled), batch.sentence_ids)
-        elif batch.positive is not None:
-            keys = self._keys(batch.positive, batch.sentence_ids)
-        else:
-            keys = self._keys(batch, batch.sentence_ids, embed)
-        if batch.hard_negative is None:
+    def _keys(self, batch: PackedBatch, positive: Tensor, hard_negative: Optional[Tensor]) -> Keys:
+        """Keys of all ranks, of pooled vectors (B, D) of z+ and of given hard negatives, which go with them."""
+        project, ids = self.objective.project, batch.sentence_ids
+        keys = self.whole.gather_keys(project(positive), ids)
+        if hard_negative is None:
             return keys
-        return keys.with_hard_negatives(self._keys(batch.hard_negative, batch.hard_negative.sentence_ids))
+        given = self.whole.gather_keys(project(hard_negative), batch.hard_negative.sentence_ids)
+        return keys.with_hard_negatives(given)
 
-    def _keys(self, texts: PackedBatch, ids: Tensor, embed: Optional[Callable[[], Tensor]] = None) -> Keys:
-        embed = embed or self.encoder.embedder(texts)
-        return self.whole.gather_keys(self.objective.project(self._encode(embed(), texts)), ids)
+    def _search(self, piece: MicroBatch, keys: Optional[Keys]) -> Perturbation:
+        """The perturbation of a piece, against the keys of the whole batch."""
+        inner_loss = self._inner_loss(piece, keys)
+        with nullcontext() if piece.is_only else torch.no_grad():
+            x = piece.x()
+        # Where an inner step at X itself would repeat the pass just made, its graph can serve it. Frozen embeddings
+        # have no graph to X, a compiled pass's serves one backward alone, and checkpoints and pieces keep none.
+        is_as_inner = self._is_frozen or piece.has_no_dropout
+        keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
+        has_graph = keeps_graph and is_as_inner and x.requires_grad
+        at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
+        return self.search.search(x, inner_loss.batch, inner_loss, at_clean)
 
-    def _search(
-        self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient]
-    ) -> Perturbation:
-        is_probe = self.adaptive is not None and self.adaptive.is_probe_due
-        num_gradients = None if self.adaptive is None or is_probe else self.adaptive.num_gradients
-        found = self._adversary.search(x, batch, loss, self._start_of_eta(batch), at_clean, num_gradients, is_probe)
-        self._record(found, batch)
-        if is_probe and not self.is_skipped:
-            self._learn(x, loss, found)
-        if self.adaptive is not None:
-            self.metrics["num_gradients"] = torch.tensor(float(len(found.trace.losses)))
-        return found
-
-    def _start_of_eta(self, batch: PackedBatch) -> Optional[Tensor]:
-        return None if self.eta_table is None else self.eta_table.read(batch)
-
-    def _record(self, found: Perturbation, batch: PackedBatch) -> None:
-        """Metrics and table rows of what was found; a fault ends the run or marks the batch as skipped."""
-        # Of all ranks' rows, so that all raise or skip together.
-        nonfinite_step = gather_rows(found.nonfinite_step, self.whole.rows)
-        if bool((nonfinite_step > 0).any()):
-            if self.perturbation.on_nonfinite == "raise":
-                raise NonFiniteGradient(nonfinite_step)
-            self.is_skipped = True
-            self.metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
-        if len(found.trace.losses) > 1:
-            self.metrics["inner_gain"] = found.gain
-        self.metrics["delta_rms"] = found.delta.square().mean().sqrt()
-        if self.eta_table is not None:
-            self.eta_table.accumulate(found.eta, batch, active_tokens(batch, self.perturbation))
-            self.metrics["eta_rms"] = found.eta.square().mean().sqrt()
-            if found.epsilon_token is not None:
-                self.metrics["eta_table_dead_share"] = self.eta_table.dead_share(found.epsilon_token.mean())
-
-    def _learn(self, x: Tensor, loss: InnerLoss, found: Perturbation) -> None:
-        """A probe's lesson: how many gradients are enough, and which share of the exact gain so many reach."""
-        trace = found.trace
-        num_gradients = self.adaptive.learn(gather_rows(trace.agreements(), self.whole.rows))
-        counts = num_gradients, len(trace.losses)
-        ends = [trace.end_with(count, self.perturbation.num_inner_steps) for count in counts]
-        losses = torch.stack([trace.losses[0], *self._adversary.losses_at(x, loss, *ends)]).to(wide(x.dtype))
-        start, reused, exact = gather_unequal(losses[None]).sum(dim=0)
-        self.metrics["reuse_num_gradients"] = torch.tensor(float(num_gradients))
-        # Where the exact search gains nothing there is nothing to have a share of.
-        self.metrics["reuse_gain_share"] = (reused - start) / (exact - start)
+    def _detect(
+        self, batch: PackedBatch, pieces: list[MicroBatch], query: Tensor, etas: list[Optional[Tensor]]
+    ) -> Tensor:
+        """L_RTD of the batch; a metric is the mean over tokens."""
+        queries = query.split([piece.num_sentences for piece in pieces])
+        losses = []
+        for piece, of_piece, eta in zip(pieces, queries, etas, strict=True):
+            loss, metrics = piece.detect(of_piece, eta)
+            losses.append(loss)
+            share = piece.num_tokens / batch.num_tokens
+            for name, value in metrics.items():
+                self.metrics[name] = self.metrics.get(name, 0) + share * value
+        return torch.stack(losses).sum()
 
     def commit(self) -> None:
         """After an optimizer step: what the searches found enters the eta table."""
-        if self.eta_table is not None:
-            self.eta_table.commit(gather_unequal)
-        if self.adaptive is not None:
-            self.adaptive.commit()
+        if self.search is not None:
+            self.search.commit()
 
     def discard(self) -> None:
         """After a skipped batch: what its search found is forgotten."""
-        if self.eta_table is not None:
-            self.eta_table.discard()
+        if self.search is not None:
+            self.search.discard()
 
     def extra_state_dict(self) -> dict[str, Tensor]:
         """State that is no parameter and no buffer: tensors by name."""
@@ -289,4 +254,9 @@ class Step(nn.Module):
             owner.load_state_dict(state)
 
     def _stateful(self) -> list[EtaTable | AdaptiveReuse]:
-        return [owner for owner in (self.eta_table, self.adaptive) if owner is not None]
+        return [] if self.search is None else self.search.stateful()
+
+
+def _joined(parts: Sequence[Optional[Tensor]]) -> Optional[Tensor]:
+    """(B, D) of the pieces' vectors; None where they have none."""
+    return None if parts[0] is None else parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -50,6 +50,10 @@ class Keys:
         """These keys, and the vectors of ``given``, of the same sentences in the same order, as hard negatives."""
         return replace(self, hard_negatives=given.vectors, hard_negative_ids=given.sentence_ids)
 
+    def from_row(self, row: int) -> "Keys":
+        """The same keys for queries that begin with this process's row ``row``."""
+        return replace(self, row_offset=self.row_offset + row)
+
     def detach(self) -> "Keys":
         """The same keys as constants."""
         hard = None if self.hard_negatives is None else self.hard_negatives.detach()

@@ -83,6 +83,7 @@ class ReplacedTokenDetection(nn.Module):
         eta: Optional[Tensor],
         tokens_a_rank: Optional[float] = None,
         num_ranks: int = 1,
+        corrupted: Optional[Corrupted] = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """L_RTD (a scalar) and its metrics.
 
@@ -91,8 +92,9 @@ class ReplacedTokenDetection(nn.Module):
             eta: (T, E) token-level perturbation, a constant, or None for none.
             tokens_a_rank: tokens of the global batch over ranks, which the mean divides by; None: T.
             num_ranks: the sum is multiplied by it, since gradients are averaged over ranks.
+            corrupted: what `corrupt` made of the batch, where the caller has it.
         """
-        corrupted = self.corrupt(batch)
+        corrupted = corrupted or self.corrupt(batch)
         vectors = pooled if self.options.input == "h" else query
         logits = self.logits(with_tokens(batch, input_ids=corrupted.input_ids), vectors, eta)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -58,12 +58,21 @@ class EtaTable:
             self._row_norms = self._row_norms.to(batch.input_ids.device)
         return eta_table_read(self.table, batch.input_ids)
 
-    def accumulate(self, eta: Tensor, batch: PackedBatch, active: Optional[Tensor] = None) -> None:
-        """Adds the final ``eta`` (T, E) of one search to what ``commit`` will write."""
+    def accumulate(
+        self, eta: Tensor, batch: PackedBatch, active: Optional[Tensor] = None, joins_last: bool = False
+    ) -> None:
+        """Adds the final ``eta`` (T, E) of one search to what ``commit`` will write.
+
+        ``joins_last``: the search is of the same batch as the last, so that ``discard`` forgets both.
+        """
         words = batch.input_ids
         if active is not None:
             eta, words = eta[active], words[active]
-        self._pending.append(eta_table_sums(eta, words))
+        found = eta_table_sums(eta, words)
+        if joins_last:
+            # In one piece: the words of a large batch's parts are largely the same.
+            found = _added(*(torch.cat(parts) for parts in zip(self._pending.pop(), found, strict=True)))
+        self._pending.append(found)
 
     def commit(self, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
         """V[w] <- mean of eta over all positions of w seen since the last commit; other rows keep every bit.
@@ -77,8 +86,7 @@ class EtaTable:
         self._pending.clear()
         if len(words) == 0:
             return
-        ids, sums, _ = eta_table_sums(sums, words)
-        counts = torch.zeros_like(ids).index_add(0, torch.searchsorted(ids, words), counts)
+        ids, sums, counts = _added(words, sums, counts)
         eta_table_write(self.table, ids, sums, counts)
         self._row_norms[ids] = row_norm(self.table[ids], self._norm)
 
@@ -106,3 +114,9 @@ class EtaTable:
             )
         self.table.copy_(saved)
         self._row_norms = row_norm(self.table, self._norm)
+
+
+def _added(words: Tensor, sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that may name a word more than once as (words, sums, counts) that name each once."""
+    ids, sums, _ = eta_table_sums(sums, words)
+    return ids, sums, torch.zeros_like(ids).index_add(0, torch.searchsorted(ids, words), counts)

@@ -92,7 +92,7 @@ def test_finds_what_the_search_finds(make_step, sentences, options):
     batch = step.encoder.pack(sentences)
     given = surroundings(step, batch)
     found = search(compiled_adversary(step), given[0], batch, *given[1:])
-    assert_equal(found, search(step._adversary, given[0], batch, *given[1:]))
+    assert_equal(found, search(step.search.adversary, given[0], batch, *given[1:]))
 
 
 @pytest.mark.parametrize("options", [{"sigma": 0.0}, {"norm": "l2", "sigma": 0.1, "gradient": "separate"}], ids=str)
@@ -102,7 +102,7 @@ def test_filling_up_alone_changes_nothing(make_step, sentences, options):
     given = surroundings(step, batch)
     with torch.compiler.set_stance("force_eager"):
         found = search(compiled_adversary(step), given[0], batch, *given[1:], keeps_gradients=True)
-    expected = search(step._adversary, given[0], batch, *given[1:], keeps_gradients=True)
+    expected = search(step.search.adversary, given[0], batch, *given[1:], keeps_gradients=True)
     assert num_graphs() == 0
     assert_equal(found, expected)
     # A probe sees the batch's own rows alone.
@@ -119,8 +119,8 @@ def test_float32_is_as_close_as_the_search_itself(make_step, sentences):
     gold, plain, ours = (
         search(adversary, *given(step, batch)).delta.double()
         for adversary, step in (
-            (exact._adversary, exact),
-            (single._adversary, single),
+            (exact.search.adversary, exact),
+            (single.search.adversary, single),
             (compiled_adversary(single), single),
         )
     )
@@ -140,7 +140,9 @@ def test_inductor_s_code_finds_it_too(make_step, sentences):
     batch = step.encoder.pack(sentences)
     arguments = given(step, batch)
     assert_equal(
-        search(compiled_adversary(step, "inductor"), *arguments), search(step._adversary, *arguments), tolerance=1e-10
+        search(compiled_adversary(step, "inductor"), *arguments),
+        search(step.search.adversary, *arguments),
+        tolerance=1e-10,
     )
 
 
@@ -224,7 +226,7 @@ def test_a_step_has_the_same_loss_gradients_and_metrics(make_step, sentences, op
         recorded = make_step(num_steps=3, **options)
         step = recorded.step
         if is_compiled:
-            step._adversary = compiled_adversary(step)
+            step.search.adversary = compiled_adversary(step)
         torch.manual_seed(5)
         runs = []
         for texts in (sentences, OTHERS):
@@ -248,10 +250,10 @@ def test_a_step_is_built_with_it_and_without(tiny_bert_dir):
     config = Config()
     config.encoder.model, config.encoder.max_length = str(tiny_bert_dir), 32
     step = build_step(config, build_encoder(config))
-    assert type(step._adversary) is Adversary and step._passes is None
+    assert type(step.search.adversary) is Adversary and step._passes is None
     config.engine.compile = "default"
     step = build_step(config, build_encoder(config))
-    assert type(step._adversary) is CompiledAdversary and type(step._passes) is CompiledPasses
+    assert type(step.search.adversary) is CompiledAdversary and type(step._passes) is CompiledPasses
     config.encoder.path = "generic"
     with pytest.raises(UserError, match="^engine.compile = default: expected none, .* runs padded"):
         build_step(config, build_encoder(config))
@@ -279,7 +281,7 @@ def test_cuda_graphs_are_asked_for_and_their_results_copied(monkeypatch, make_st
     )
     assert asked == [{"fullgraph": True, "dynamic": False, "backend": "inductor", "mode": "reduce-overhead"}] * 2
     found = search(adversary, *arguments)
-    expected = search(step._adversary, *arguments)
+    expected = search(step.search.adversary, *arguments)
     # The next replay writes to the last one's results.
     for result in results:
         for value in result:

@@ -20,7 +20,7 @@ def search(step, batch):
     frozen = masks if step.perturbation.inner_dropout == "frozen" else None
     loss = InnerLoss(encoder, objective, batch, keys, frozen)
     eta = None if step.eta_table is None else step.eta_table.read(batch)
-    return step._adversary.search(x, batch, loss, eta)
+    return step.search.adversary.search(x, batch, loss, eta)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -6,7 +6,7 @@ import torch
 from tests.conftest import write_tiny_bert
 from tests.ranks.mutants import MUTANTS
 from tests.ranks.start import run_ranks
-from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, has_stage, make_step, same_tokens_replaced, signs
+from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, has_stage, make_step, plain, same_tokens_replaced, signs
 
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
@@ -46,10 +46,12 @@ def encoder_folder(tmp_path_factory):
 def expected(encoder_folder):
     torch.set_num_threads(1)
     recorded = []
-    single = {
-        batch: of_one_process(encoder_folder, *batch, recorded if batch[0] == "signs" else []) for batch in BATCHES
-    }
-    double = {batch: of_one_process(encoder_folder, *batch, [], torch.float64) for batch in DOUBLE}
+    single, double = {}, {}
+    for case, num_rows in BATCHES:
+        signs_of = recorded if case == "signs" else []
+        single[case, num_rows] = of_one_process(encoder_folder, plain(case), num_rows, signs_of)
+    for case, num_rows in DOUBLE:
+        double[case, num_rows] = of_one_process(encoder_folder, plain(case), num_rows, [], torch.float64)
     return recorded, single, double
 
 
@@ -92,9 +94,18 @@ def test_a_planted_mistake_shows(ranks, expected, name):
 def test_the_inner_loop_sends_nothing(ranks):
     num_ranks, found = ranks
     for stage in range(4):
-        first, second, planted = found["collectives"][stage]
+        first, second, planted = found["collectives"]["pgd", stage]
         assert stage == 3 or first["inside"] == []
         assert second["inside"] == [], f"stage {stage}, {num_ranks} ranks"
         # The counter sees what is there to see.
         assert planted["inside"] == ["all_reduce"] * 2
         assert num_ranks == 1 or len(second["outside"]) >= 3
+
+
+def test_pieces_send_what_the_whole_sends(ranks):
+    """Keys are gathered once and gradients reduced once a step, however many pieces there are."""
+    num_ranks, found = ranks
+    for stage in range(4):
+        (_, whole, _), (_, pieces, _) = (found["collectives"][case, stage] for case in ("pgd", "pgd, in pieces"))
+        assert pieces["inside"] == []
+        assert sorted(pieces["outside"]) == sorted(whole["outside"]), f"stage {stage}, {num_ranks} ranks"

@@ -24,8 +24,8 @@ def test_probes_first_and_then_takes_as_few_as_agree(make_step, sentences):
     recorded = make_step(reuse="adaptive", probe_every=3, agreement=0.8, **NARROW)
     batch = recorded.step.encoder.pack(sentences)
     calls = [encodes_of(recorded, batch) for _ in range(5)]
-    # z, z+, z_adv; N gradients in a probe and the loss at both ends; else one gradient.
-    assert [count for count, _ in calls] == [3 + 5 + 2, 4, 4, 3 + 5 + 2, 4]
+    # z, z+, z_adv; N gradients in a probe and the loss where 1 to N of them lead; else one gradient.
+    assert [count for count, _ in calls] == [3 + 5 + 5, 4, 4, 3 + 5 + 5, 4]
     assert [metrics["num_gradients"] for _, metrics in calls] == [5, 1, 1, 5, 1]
     assert ["reuse_gain_share" in metrics for _, metrics in calls] == [True, False, False, True, False]
     assert all(metrics["reuse_num_gradients"] == 1 for _, metrics in calls[::3])
@@ -56,7 +56,7 @@ def test_the_share_of_the_gain_is_that_of_both_searches(make_step, sentences, gr
     with torch.no_grad():
         x = encoder.embed(batch)
         step.whole = GlobalBatch(batch)
-        keys = step._positive_keys(batch)
+        keys = step._keys(batch, step.encoder(batch), None)
 
         def loss_at(points):
             return objective.inner_loss(objective.project(encoder.encode(points, batch)), keys, batch.sentence_ids)
@@ -64,7 +64,7 @@ def test_the_share_of_the_gain_is_that_of_both_searches(make_step, sentences, gr
         start = loss_at(x)
         gains = []
         for count in (int(num_gradients), 5):
-            found = step._adversary.search(x, batch, loss_at, num_gradients=count)
+            found = step.search.adversary.search(x, batch, loss_at, num_gradients=count)
             gains.append(loss_at(x + found.delta) - start)
     assert share == pytest.approx(float(gains[0] / gains[1]), rel=1e-9)
     assert 0 < share < 1

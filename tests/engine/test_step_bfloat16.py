@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastadv.encoder.cast import cast_weights
+from fastadv.encoder.cast import CastWeights
 
 ROUTES = [
     {},
@@ -84,7 +84,7 @@ def test_a_shared_weight_is_cast_once_and_gets_one_gradient():
     first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
     second.weight = first.weight
     pair = torch.nn.Sequential(first, second)
-    with cast_weights(pair, torch.bfloat16, lambda name: True):
+    with CastWeights(pair, torch.bfloat16, lambda name: True).applied():
         assert first.weight is second.weight and first.weight.dtype == torch.bfloat16
         out = pair(torch.ones(2, 4, dtype=torch.bfloat16)).float().sum()
     out.backward()

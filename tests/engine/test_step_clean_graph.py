@@ -15,14 +15,14 @@ FROM_ZERO = [
 def run(make_step, sentences, is_shared=True, seed=5, **options):
     """One forward and backward; ``is_shared`` False takes every gradient by a pass of its own."""
     recorded = make_step("uscal", **options)
-    search = recorded.step._adversary.search
+    search = recorded.step.search.adversary.search
     offered = []
 
     def watched(x, batch, loss, eta, at_clean, *rest):
         offered.append(at_clean is not None)
         return search(x, batch, loss, eta, at_clean if is_shared else None, *rest)
 
-    recorded.step._adversary.search = watched
+    recorded.step.search.adversary.search = watched
     encode, calls = recorded.step.encoder.encode, []
     recorded.step.encoder.encode = lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs)
     torch.manual_seed(seed)

@@ -169,10 +169,11 @@ def detection_of_the_last_token(logits):
     return mutated
 
 
-def positive_under_the_masks_of_z(positive_keys):
+def positive_under_the_masks_of_z(encode_positive):
     def mutated(self, batch, *rest):
-        self.encoder.forced = self.encoder.drawn[:2]
-        return positive_keys(self, batch, *rest)
+        encoder = self._step.encoder
+        encoder.forced = encoder.drawn[:2]
+        return encode_positive(self, batch, *rest)
 
     return mutated
 
@@ -196,7 +197,7 @@ def adversarial_under_the_mask_of_the_positive(search):
 
 
 def inner_steps_draw_masks(_):
-    return lambda self, points: self._encoder.encode(points, self._batch)
+    return lambda self, points: self._encoder.encode(points, self.batch)
 
 
 def masks_not_replayed(_):
@@ -206,11 +207,11 @@ def masks_not_replayed(_):
 FROZEN = of_every_norm("frozen-dropout")
 # Masks in the wrong place are consistent numbers: what sees them is the comparison of the masks alone.
 OF_MASKS = {
-    positive_under_the_masks_of_z: ("fastadv.engine.step.Step._positive_keys", BASE),
+    positive_under_the_masks_of_z: ("fastadv.engine.micro_batch.MicroBatch._encode_positive", BASE),
     adversarial_under_the_mask_of_z: ("fastadv.engine.step.Step._search", BASE),
     adversarial_under_the_mask_of_the_positive: ("fastadv.engine.step.Step._search", BASE),
     inner_steps_draw_masks: ("fastadv.engine.inner_loss.InnerLoss._pooled", BASE),
-    masks_not_replayed: ("fastadv.engine.step.DropoutReplay.again", FROZEN + of_every_norm("reuse-none")),
+    masks_not_replayed: ("fastadv.engine.dropout_replay.DropoutReplay.again", FROZEN + of_every_norm("reuse-none")),
 }
 RTD_CLASS = "fastadv.objectives.rtd.ReplacedTokenDetection"
 OF_NUMBERS = {
@@ -243,7 +244,7 @@ OF_NUMBERS = {
     duplicates_unmasked: ("fastadv.objectives.contrastive.info_nce", BASE),
     table_accumulated: ("fastadv.perturbation.token.eta_table_write", BASE),
     delta_contains_eta: ("fastadv.perturbation.Adversary.search", BASE),
-    adversarial_view_cut_from_x: ("fastadv.engine.step.perturbed", BASE),
+    adversarial_view_cut_from_x: ("fastadv.engine.micro_batch.perturbed", BASE),
     keys_without_gradient: ("fastadv.engine.gather.GlobalBatch.gather_keys", BASE),
     lambda_term_dropped: ("fastadv.objectives.robustsentembed.RobustSentEmbed.loss", BASE),
 }

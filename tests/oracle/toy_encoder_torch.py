@@ -19,6 +19,7 @@ class ToyEncoder(nn.Module):
     vocab_size = toy_encoder.VOCAB_SIZE
     embedding_size = toy_encoder.EMBEDDING_SIZE
     hidden_size = toy_encoder.HIDDEN_SIZE
+    keeps_activations = True
 
     def __init__(self, parameters, has_dropout):
         super().__init__()

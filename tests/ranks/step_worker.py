@@ -61,12 +61,12 @@ def with_torch(folder, case, num_rows):
     return {**found, **step.extra_state_dict()}
 
 
-def collectives(folder, stage, counter):
+def collectives(folder, case, stage, counter):
     """Names of collectives in the search and outside it, of two optimizer steps, and of one with a planted call."""
-    step = make_step(folder, "pgd")
+    step = make_step(folder, case)
     engine = zero.initialise(step, make_config(stage), 10)
     batch = share_of(step.encoder, len(SENTENCES), processes.rank(), processes.world_size())
-    search, call = step._adversary.search, InnerLoss.__call__
+    search, call = step.search.adversary.search, InnerLoss.__call__
 
     def planted(self, points):
         dist.all_reduce(torch.zeros(1))
@@ -76,7 +76,7 @@ def collectives(folder, stage, counter):
         with counter.inside():
             return search(*arguments)
 
-    step._adversary.search = counted
+    step.search.adversary.search = counted
     steps = []
     for plant in (False, False, True):
         InnerLoss.__call__ = planted if plant else call
@@ -109,7 +109,8 @@ def main(folder, signs_file, out_file):
                 key = f"{case}, stage {stage}, {num_rows} rows"
                 found["deepspeed"][key] = with_deepspeed(folder, case, stage, num_rows, recorded)
         for stage in range(4):
-            found["collectives"][stage] = collectives(folder, stage, counter)
+            for case in ("pgd", "pgd, in pieces"):
+                found["collectives"][case, stage] = collectives(folder, case, stage, counter)
     if processes.rank() == 0:
         torch.save(found, out_file)
     processes.shutdown()

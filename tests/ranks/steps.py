@@ -34,30 +34,46 @@ CASES = {
     "free": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2", "reuse": "free"}),
     "signs": ("robustsentembed", {"weight_adversarial": 0.5}, _SIZES),
 }
+# How a case is computed; its result is that of the case before the comma on one process.
+SAVING = {
+    "pgd, in pieces": {"micro_batch_size": 1},
+    "adaptive, in pieces": {"micro_batch_size": 2},
+    "pgd, checkpointed": {"checkpoint_activations": True},
+    "pgd, in pieces and checkpointed": {"micro_batch_size": 2, "checkpoint_activations": True},
+}
+
+
+def plain(case: str) -> str:
+    """The case without what saves memory."""
+    return case.partition(",")[0]
 
 
 def has_stage(case: str, stage: int) -> bool:
-    """Stage 3 leaves no rank the parameters that free passes take gradients by."""
-    return case != "free" or stage < 3
+    """Stage 3 leaves no rank the parameters that free passes take gradients by, nor a layer's for its second run."""
+    return stage < 3 or (case != "free" and "checkpointed" not in case)
 
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
-BATCHES = [*((case, 7) for case in CASES), ("pgd", 8)]
+BATCHES = [*((case, 7) for case in CASES), ("pgd", 8), *((case, 7) for case in SAVING)]
 # In float64, with signs of its own.
-DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7)]
+DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7), ("pgd, in pieces", 7), ("adaptive, in pieces", 7)]
 
 
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     """The step of ``case`` on the tiny encoder at ``folder``, from the same weights and table each time."""
-    objective, options, perturbation = CASES[case]
-    encoder = Encoder.from_pretrained(folder, dtype=dtype, dropout=0.0, pooling="mean")
+    objective, options, perturbation = CASES[plain(case)]
+    saving = dict(SAVING.get(case, {}))
+    is_checkpointed = saving.pop("checkpoint_activations", False)
+    encoder = Encoder.from_pretrained(
+        folder, dtype=dtype, dropout=0.0, pooling="mean", checkpoint_activations=is_checkpointed
+    )
     torch.manual_seed(1)
     # At the usual 0.05 a rounding of a cosine (6e-8) is 20 times that in a logit, and so in every gradient.
     built = resolve_objective(objective)(encoder.hidden_size, temperature=0.5, **options).to(dtype)
     detection = None
     if built.detection is not None:
         detection = build_detection(built.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
-    step = Step(encoder, built, PerturbationConfig(**perturbation), detection).train()
+    step = Step(encoder, built, PerturbationConfig(**perturbation), detection, **saving).train()
     if step.eta_table is not None:
         step.eta_table.table.normal_(std=0.1)
         step.eta_table.load_state_dict({"eta_table": step.eta_table.table.clone()})
