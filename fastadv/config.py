@@ -186,7 +186,7 @@ class TrainConfig:
     """sentences of a batch, over all ranks; a sentence's negatives are the others of its batch"""
     micro_batch_size: Optional[int] = None
     """sentences a rank takes through the encoder at a time, against the whole batch's keys; null: all of its share.
-    The same gradients in the memory of so many sentences, for two more forwards of each view"""
+    The same gradients in the memory of so many sentences, for one more forward of each view"""
     accumulation_steps: int = 1
     """batches an optimizer step; each has its own negatives, and their losses are averaged"""
     num_epochs: int = 1

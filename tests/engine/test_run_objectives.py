@@ -1,4 +1,4 @@
-"""Whole runs of USCAL and of replaced token detection: what is logged, saved, gone on from and exported."""
+"""Whole runs of USCAL, of replaced token detection and in pieces: what is logged, saved, gone on from and exported."""
 
 import json
 
@@ -12,9 +12,11 @@ from fastadv.engine.loop import Trainer
 
 RTD = {"objective_options": {"rtd_generator": "unigram", "weight_rtd": 0.5}}
 USCAL = {"objective": "uscal", "perturbation.method": "fgm"}
+PIECES = {"train.micro_batch_size": 3}
+CHECKPOINTED = {"engine.checkpoint_activations": True}
 
 
-@pytest.mark.parametrize("changes", [RTD, USCAL], ids=["rtd", "uscal"])
+@pytest.mark.parametrize("changes", [RTD, USCAL, PIECES, CHECKPOINTED], ids=["rtd", "uscal", "pieces", "checkpointed"])
 def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(make_config, step_lines, changes, stop_after):
     whole = Trainer(make_config("whole", **changes)).fit()
     Trainer(make_config("cut", **changes), [stop_after(2)]).fit()
@@ -39,7 +41,7 @@ def test_generator_and_discriminator_stay_out_of_the_export(make_config, step_li
     assert not any("generator" in name for name in saved)
 
 
-@pytest.mark.parametrize("changes", [RTD, USCAL], ids=["rtd", "uscal"])
+@pytest.mark.parametrize("changes", [RTD, USCAL, PIECES, CHECKPOINTED], ids=["rtd", "uscal", "pieces", "checkpointed"])
 def test_runs_in_bfloat16(make_config, step_lines, changes):
     folder = Trainer(make_config("bf16", **changes, **{"engine.zero_stage": 1, "engine.precision": "bf16"})).fit()
     for line in step_lines(folder):
