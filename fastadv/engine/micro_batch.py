@@ -93,10 +93,10 @@ class MicroBatch:
             self.hard_negative = self._run(self._encode_anew, batch.hard_negative)
 
     def keys_anew(self) -> list[Optional[Tensor]]:
-        """h of z+ and of hard negatives once more, from a look-up of their own."""
+        """h of z+ and then of hard negatives once more, from a look-up of their own."""
         batch = self.batch
-        hard = None if batch.hard_negative is None else self._encode_anew(batch.hard_negative)
-        return [self._encode_positive(batch), hard]
+        positive = self._encode_positive(batch)
+        return [positive, None if batch.hard_negative is None else self._encode_anew(batch.hard_negative)]
 
     def x(self) -> Tensor:
         """X (t, E) of z's pass: with its graph where the piece is the only one or inside a pass that is run again."""

@@ -79,7 +79,7 @@ def test_a_skipped_batch_teaches_nothing(make_step, sentences):
     assert recorded.step.is_skipped and "reuse_gain_share" not in recorded.step.metrics
     recorded.step.discard()
     recorded.step.objective.inner_loss = inner_loss
-    assert encodes_of(recorded, batch)[0] == 3 + 5 + 2
+    assert encodes_of(recorded, batch)[0] == 3 + 5 + 5
 
 
 def test_what_was_learned_is_saved_and_restored(make_step, sentences):
@@ -88,7 +88,7 @@ def test_what_was_learned_is_saved_and_restored(make_step, sentences):
     encodes_of(first, batch)
     again = make_step(reuse="adaptive", probe_every=4, agreement=0.8, **NARROW)
     again.step.load_extra_state_dict(first.step.extra_state_dict())
-    assert [encodes_of(again, batch)[0] for _ in range(4)] == [4, 4, 4, 3 + 5 + 2]
+    assert [encodes_of(again, batch)[0] for _ in range(4)] == [4, 4, 4, 3 + 5 + 5]
 
 
 def test_no_inner_steps_no_reuse(make_step, sentences):
