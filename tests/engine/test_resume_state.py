@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+from deepspeed.utils import safe_get_full_fp32_param
 
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import newest_checkpoint
@@ -14,13 +14,6 @@ from fastadv.engine.selection import BestWeights
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 
 
-def moments_of(engine, parameter):
-    if not engine.zero_optimization():
-        held = engine.optimizer.state[parameter]
-        return {name: held[name] for name in ("exp_avg", "exp_avg_sq", "step")}
-    return {name: safe_get_full_optimizer_state(parameter, name) for name in ("exp_avg", "exp_avg_sq")}
-
-
 def state_of(trainer):
     """Everything that a step depends on, as DeepSpeed, torch and the parts themselves tell it; not as it is saved."""
     engine, step = trainer._engine, trainer._step
@@ -28,7 +21,7 @@ def state_of(trainer):
     optimizer = engine.optimizer if not engine.zero_optimization() else engine.optimizer.optimizer
     state = {
         "weights": {name: whole(p) for name, p in engine.module.named_parameters()},
-        "optimizer": {name: moments_of(engine, p) for name, p in engine.module.named_parameters()},
+        "optimizer": {str(i): held for i, held in enumerate(optimizer.state.values())},
         "optimizer steps": [float(held["step"]) for held in optimizer.state.values()],
         "schedule": {k: v for k, v in engine.lr_scheduler.state_dict().items() if k != "lr_lambdas"},
         "rates": [group["lr"] for group in optimizer.param_groups],
