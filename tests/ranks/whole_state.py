@@ -10,9 +10,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def whole_state(trainer):
     engine = trainer._engine
-    if hasattr(engine.optimizer, "_link_all_hp_params"):
-        # Stages 1 and 2 look moments up by name only after this.
-        engine.optimizer._link_all_hp_params()
+    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        # Stages 1 and 2 look moments up by name only after this, which they do themselves in the next step.
+        engine.optimizer._hp_optimizer_states_linked = False
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
     state = dict(trainer._step.extra_state_dict())
     for name, parameter in engine.module.named_parameters():
         if not parameter.requires_grad:
