@@ -23,8 +23,7 @@ def config_of(config_file, name, stage, precision):
 
 
 def start(config_file, name, stage, precision):
-    """An uninterrupted run, and one that stops after two steps and leaves its state beside its folder."""
-    Observed(config_of(config_file, f"{name}-whole", stage, precision)).fit()
+    """A run that stops after two steps and leaves its state beside its folder."""
     stopped = Observed(config_of(config_file, name, stage, precision), [StopAfter(2)])
     keep(stopped.fit(), "saved", stopped.at_save, stopped.generator_at_save)
 
