@@ -1,6 +1,7 @@
 """A checkpoint made one of another number of processes: not a bit of it changes, and the run goes on."""
 
 import json
+import resource
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from safetensors.torch import load_file
 
 from fastadv.cli import main
 from fastadv.config import to_yaml
+from fastadv.engine.checkpoint import load_plain
 from fastadv.engine.checkpoint_folders import checkpoint_folders, fault_of, newest_checkpoint
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
@@ -109,6 +111,48 @@ def test_the_command_says_what_it_does_and_keeps_the_older_checkpoint(make_confi
     assert main(["reshape-checkpoint", str(folder), "--num_ranks", "3"]) == 0
     assert main(["reshape-checkpoint", str(folder), "--num_ranks", "1"]) == 0
     assert (newest / "extra_state.safetensors").read_bytes() == before[newest / "extra_state.safetensors"]
+
+
+def equal(one, other):
+    """Of nested containers of tensors and numbers."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if torch.is_tensor(one):
+        return torch.equal(one, other)
+    return vars(one) == vars(other) if hasattr(one, "cur_scale") else one == other
+
+
+@pytest.mark.parametrize("stage, precision", [(0, "fp32"), (2, "bf16"), (3, "fp32"), (3, "bf16")], ids=str)
+def test_there_and_back_over_odd_numbers_gives_the_same_files(make_config, stop_after, stage, precision):
+    """What five processes hold is mostly filling; none of it stays."""
+    options = {"engine.zero_stage": stage, "engine.precision": precision, "encoder.num_frozen_layers": 1}
+    config = make_config(**options, objective="tests.ranks.objectives:OddlySized")
+    folder = Trainer(config, [stop_after(2)]).fit()
+    engine = newest_checkpoint(folder) / "engine"
+    before = {path.name: load_plain(str(path)) for path in engine.iterdir()}
+    for num_ranks in (3, 5, 2, 1):
+        assert main(["reshape-checkpoint", str(folder), "--num_ranks", str(num_ranks)]) == 0
+        assert len(list(engine.iterdir())) == (1 if stage == 0 else num_ranks + (1 if stage < 3 else num_ranks))
+    after = {path.name: load_plain(str(path)) for path in engine.iterdir()}
+    for name, state in before.items():
+        # Where each parameter lies, which DeepSpeed writes down for its converter and reads nowhere else.
+        state.get("optimizer_state_dict", {}).pop("param_slice_mappings", None)
+        assert equal(state, after[name]), name
+
+
+def test_a_full_disk_leaves_the_checkpoint_as_it_was(stopped, capsys):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        status = main(["reshape-checkpoint", str(stopped), "--num_ranks", "2"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert status == 1 and err.startswith("fastadv: no checkpoint written: ") and "File too large" in err
+    assert [path.name for path in (stopped / "checkpoints").iterdir()] == ["step-2"]
+    assert fault_of(newest_checkpoint(stopped)) is None
 
 
 def test_another_number_of_processes_is_refused_without_the_command_and_names_it(stopped, make_config):
