@@ -183,3 +183,13 @@ def test_a_model_that_cannot_checkpoint_says_so(tiny_encoder):
     encoder.hf.supports_gradient_checkpointing = False
     with pytest.raises(UserError, match=f"{type_.__name__} does not support checkpoint_activations"):
         encoder._model.checkpoint_activations()
+
+
+def test_checkpointed_activations_are_fewer(make_step, sentences):
+    from bench.micro_batches import peak_bytes
+
+    peaks = []
+    for checkpoint_activations in (False, True):
+        step = make_step(checkpoint_activations=checkpoint_activations, dropout=0.1).step
+        peaks.append(peak_bytes(step, step.encoder.pack(sentences * 8)))
+    assert peaks[1] < 0.8 * peaks[0]
