@@ -93,13 +93,14 @@ def _run(argv: list[str]) -> int:
 
 
 def _is_explained(error: RuntimeError) -> bool:
-    """Whether the message says all: training ended by a NaN or an infinity, or by another rank's error."""
-    from fastadv.engine.loop import TooManySkips
+    """Whether the message says all: a NaN or an infinity, vectors all alike, or another rank's error."""
+    from fastadv.engine.collapse import Collapsed
+    from fastadv.engine.guards import TooManySkips
     from fastadv.engine.processes import OtherRankFailed
     from fastadv.engine.zero import NonFiniteUpdate
     from fastadv.perturbation import NonFiniteGradient
 
-    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, OtherRankFailed))
+    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, Collapsed, OtherRankFailed))
 
 
 def _end(message: str, status: int) -> int:

@@ -29,11 +29,14 @@ from fastadv.perturbation.chains import perturbed
 from fastadv.perturbation.compiled import CompiledAdversary
 from fastadv.perturbation.inner_loop import CleanGradient
 
+from .clock import no_clock
 from .compiled_passes import CompiledPasses
 from .dropout_replay import DropoutReplay
 from .free import free_loss
 from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss, kept_buffers
+from .perturbation_metrics import norm_sums
+from .row_watch import RowWatch
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -58,6 +61,9 @@ class Step(nn.Module):
         compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
+        fault: what it met then.
+        watch: the last forward's vectors, and which of them went wrong.
+        clock: times the search and z_adv's pass, where one is given.
     """
 
     def __init__(
@@ -80,6 +86,9 @@ class Step(nn.Module):
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
+        self.fault: Optional[NonFiniteGradient] = None
+        self.watch = RowWatch()
+        self.clock = no_clock
         self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
         self.eta_table: Optional[EtaTable] = None
@@ -107,7 +116,8 @@ class Step(nn.Module):
         Raises:
             NonFiniteGradient: an inner gradient was not finite and ``on_nonfinite`` is raise.
         """
-        self.metrics, self.is_skipped = {}, False
+        self.metrics, self.is_skipped, self.fault = {}, False, None
+        self.watch.clear()
         self.whole = GlobalBatch(batch)
         with ExitStack() as stack:
             if self.compute_dtype is not None:
@@ -134,18 +144,24 @@ class Step(nn.Module):
         keys_masks = DropoutReplay(x.device)
         keys = self._positive_keys(batch, embed, positive) if objective.uses_positive else None
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
+        self.watch.see("z", query)
+        self.watch.see_keys("z+", keys)
         found = None
         is_free = objective.uses_adversary and self.perturbation.reuse == "free"
         if is_free:
-            loss, terms, found, weight_rtd = free_loss(self, x, batch, views, self._start_of_eta(batch))
+            with self.clock("search"):
+                loss, terms, found, weight_rtd = free_loss(self, x, batch, views, self._start_of_eta(batch))
             self._record(found, batch)
         elif objective.uses_adversary:
             inner_loss = self._inner_loss(batch, keys, masks, keys_masks)
             # Frozen embeddings have no graph to X, and a compiled pass's serves one backward alone.
             has_graph = is_as_inner and x.requires_grad and self._passes is None
             at_clean = partial(inner_loss.gradient_at_clean, x, pooled) if has_graph else None
-            found = self._search(x, batch, inner_loss, at_clean)
-            adversarial = objective.project(self._encode(perturbed(x, found.delta), batch))
+            with self.clock("search"):
+                found = self._search(x, batch, inner_loss, at_clean)
+            with self.clock("adversarial"):
+                adversarial = objective.project(self._encode(perturbed(x, found.delta), batch))
+            self.watch.see("z_adv", adversarial)
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if self.detection is not None:
@@ -232,7 +248,9 @@ class Step(nn.Module):
         if is_probe and not self.is_skipped:
             self._learn(x, loss, found)
         if self.adaptive is not None:
-            self.metrics["num_gradients"] = torch.tensor(float(len(found.trace.losses)))
+            num_taken = len(found.trace.losses)
+            self.metrics["num_gradients"] = torch.tensor(float(num_taken))
+            self.metrics["gradients_skipped"] = torch.tensor(float(self.perturbation.num_inner_steps - num_taken))
         return found
 
     def _start_of_eta(self, batch: PackedBatch) -> Optional[Tensor]:
@@ -243,12 +261,15 @@ class Step(nn.Module):
         # Of all ranks' rows, so that all raise or skip together.
         nonfinite_step = gather_rows(found.nonfinite_step, self.whole.rows)
         if bool((nonfinite_step > 0).any()):
+            self.fault = NonFiniteGradient(nonfinite_step)
             if self.perturbation.on_nonfinite == "raise":
-                raise NonFiniteGradient(nonfinite_step)
+                raise self.fault
             self.is_skipped = True
             self.metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
         if len(found.trace.losses) > 1:
             self.metrics["inner_gain"] = found.gain
+        norms = norm_sums(found, batch, self.perturbation)
+        self.metrics.update({name: total / count for name, (total, count) in norms.items()})
         self.metrics["delta_rms"] = found.delta.square().mean().sqrt()
         if self.eta_table is not None:
             self.eta_table.accumulate(found.eta, batch, active_tokens(batch, self.perturbation))
