@@ -204,6 +204,9 @@ class TrainConfig:
     collapse: Literal["warn", "raise", "off"] = "warn"
     """where the vectors of different sentences have become alike: say so once, end the run, or do not look. Looked at
     on logged steps"""
+    trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
+    """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
+    so (docs/monitoring.md)"""
 
 
 @dataclass

@@ -91,6 +91,10 @@ RULES = {
     "train.log_every": _COUNT_FROM_1,
     "train.eval_every": _COUNT_FROM_1,
     "train.save_every": _COUNT_FROM_1,
+    "train.trackers": (
+        (lambda value: len(set(value)) == len(value)),
+        "a list of any of wandb, mlflow, each once",
+    ),
     "engine.num_threads": _COUNT_FROM_1,
     "engine.timeout_minutes": _POSITIVE,
     "dev.data": ((lambda value: bool(value.strip())), "none, a folder or a file"),

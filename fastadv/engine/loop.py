@@ -43,6 +43,7 @@ from fastadv.engine.metrics import MetricsLog, Progress
 from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.selection import BestWeights, dev_score
+from fastadv.engine.trackers import build_trackers
 from fastadv.perturbation import NonFiniteGradient
 
 
@@ -74,7 +75,7 @@ class Trainer:
 
     def __init__(self, config: Config, callbacks: Sequence[Callback] = (), encoder=None):
         self.config = config
-        self.callbacks = list(callbacks)
+        self.callbacks = [*callbacks, *build_trackers(config)]
         self.encoder = encoder
         self.run_folder = Path(config.train.output_dir).expanduser()
         self.position = Position()
@@ -305,6 +306,7 @@ class Trainer:
             self._log.close()
         self._engine.destroy()
         self._engine = self._progress = self._log = self._whole_encoder = None
+        self._call("on_end")
 
     def _finish(self, weights: dict[str, Tensor]) -> None:
         """The chosen weights (``weights`` are the last) in float32, measured and exported by the first rank."""
