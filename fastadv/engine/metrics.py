@@ -71,16 +71,11 @@ class MetricsLog:
         self._file.flush()
         for name, value in values.items():
             if isinstance(value, (int, float)):
-                self._events.add_scalar(event_name(name), value, step)
+                self._events.add_scalar(name if "/" in name else f"train/{name}", value, step)
 
     def close(self) -> None:
         self._file.close()
         self._events.close()
-
-
-def event_name(name: str) -> str:
-    """What a metric is called where names are grouped by what stands before a slash."""
-    return name if "/" in name else f"train/{name}"
 
 
 def _lines_before(path: Path, first_step: int) -> list[str]:

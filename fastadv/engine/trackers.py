@@ -20,7 +20,6 @@ from fastadv.config import Config
 from fastadv.errors import UserError
 
 from .callbacks import Callback
-from .metrics import event_name
 from .run_folder import write_text
 
 if TYPE_CHECKING:
@@ -77,7 +76,9 @@ class Tracker(Callback):
 
     def _tell(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
         # A dev score that is no number, say; neither tracker draws it.
-        finite = {event_name(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
+        # Names as TensorBoard has them.
+        named = {name if "/" in name else f"train/{name}": float(value) for name, value in metrics.items()}
+        finite = {name: value for name, value in named.items() if math.isfinite(value)}
 
         def tell():
             if not self._has_begun:
