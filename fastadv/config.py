@@ -108,7 +108,8 @@ class PerturbationConfig:
     agreement: float = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
     on_nonfinite: Literal["raise", "skip"] = "raise"
-    """a non-finite inner gradient ends the run, or leaves its batch out, whose place in the step the next one takes"""
+    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, whose place in the step the
+    next one takes; so does a gradient norm, or leaves its whole step out. With any objective"""
     max_nonfinite_steps: int = 10
     """batches skipped in a row after which the run ends all the same"""
 
@@ -203,6 +204,12 @@ class TrainConfig:
     """steps between checkpoints; null: only at the end"""
     resume: Literal["auto", "never"] = "auto"
     """go on from the run folder's newest checkpoint, or refuse a folder that has one"""
+    collapse: Literal["warn", "raise", "off"] = "warn"
+    """where the vectors of different sentences have become alike: say so once, end the run, or do not look. Looked at
+    on logged steps"""
+    trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
+    """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
+    so (docs/monitoring.md)"""
 
 
 @dataclass

@@ -90,6 +90,10 @@ RULES = {
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
+    "train.trackers": (
+        (lambda value: len(set(value)) == len(value)),
+        "a list of any of wandb, mlflow, each once",
+    ),
     "train.log_every": _COUNT_FROM_1,
     "train.eval_every": _COUNT_FROM_1,
     "train.save_every": _COUNT_FROM_1,

@@ -105,13 +105,15 @@ def _run(argv: list[str]) -> int:
 
 
 def _is_explained(error: RuntimeError) -> bool:
-    """Whether the message says all: training ended by a NaN, a disk that takes no more, or another rank's error."""
-    from fastadv.engine.loop import TooManySkips
+    """Whether the message says all: a NaN, vectors all alike, a disk that takes no more, or another rank's error."""
+    from fastadv.engine.collapse import Collapsed
+    from fastadv.engine.guards import TooManySkips
     from fastadv.engine.processes import OtherRankFailed
     from fastadv.engine.zero import NonFiniteUpdate
     from fastadv.perturbation import NonFiniteGradient
 
-    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, OtherRankFailed, SaveFailed))
+    explained = NonFiniteUpdate, NonFiniteGradient, TooManySkips, Collapsed, OtherRankFailed, SaveFailed
+    return isinstance(error, explained)
 
 
 def _end(message: str, status: int) -> int:

@@ -19,6 +19,7 @@ from fastadv.perturbation.inner_loop import CleanGradient
 
 from .gather import GlobalBatch, gather_rows, gather_unequal
 from .inner_loss import InnerLoss
+from .perturbation_metrics import norm_sums
 
 
 class BatchSearch:
@@ -81,10 +82,10 @@ class BatchSearch:
         if self.eta_table is not None:
             active = active_tokens(batch, self.config)
             self.eta_table.accumulate(found.eta, batch, active, joins_last=bool(record.nonfinite_steps))
-        record.add(found, batch)
+        record.add(found, batch, norm_sums(found, batch, self.config))
 
-    def finish(self, whole: GlobalBatch) -> tuple[dict[str, Tensor], bool]:
-        """The batch's metrics, and whether it is to be skipped. All ranks call it together.
+    def finish(self, whole: GlobalBatch) -> tuple[dict[str, Tensor], Optional[NonFiniteGradient]]:
+        """The batch's metrics, and the fault for which it is to be skipped, if any. All ranks call it together.
 
         Raises:
             NonFiniteGradient: an inner gradient was not finite on some rank and ``on_nonfinite`` is raise.
@@ -92,21 +93,24 @@ class BatchSearch:
         record = self._record
         # Of all ranks' rows, so that all raise or skip together.
         nonfinite_step = gather_rows(torch.cat(record.nonfinite_steps), whole.rows)
-        metrics, is_skipped = {}, bool((nonfinite_step > 0).any())
-        if is_skipped:
+        metrics, fault = {}, None
+        if bool((nonfinite_step > 0).any()):
+            fault = NonFiniteGradient(nonfinite_step)
             if self.config.on_nonfinite == "raise":
-                raise NonFiniteGradient(nonfinite_step)
+                raise fault
             metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
         metrics.update(record.metrics())
         if self.eta_table is not None and record.epsilon_token:
             # Its mean over sentences.
             epsilon_token = torch.cat(record.epsilon_token).mean()
             metrics["eta_table_dead_share"] = self.eta_table.dead_share(epsilon_token)
-        if record.probes and not is_skipped:
+        if record.probes and fault is None:
             metrics.update(self._learn(whole))
         if self.adaptive is not None:
+            num_skipped = self.config.num_inner_steps - record.num_gradients
             metrics["num_gradients"] = torch.tensor(float(record.num_gradients))
-        return metrics, is_skipped
+            metrics["gradients_skipped"] = torch.tensor(float(num_skipped))
+        return metrics, fault
 
     def _learn(self, whole: GlobalBatch) -> dict[str, Tensor]:
         """A probe's lesson: how many gradients are enough, and which share of the exact gain so many reach."""
@@ -145,20 +149,22 @@ class _Record:
     """(b, N) agreements and (N + 1,) losses, summed over sentences, after 0 to N gradients"""
     num_gradients: int = 0
     _sums: dict[str, Tensor] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
+    _counts: dict[str, int | Tensor] = field(default_factory=dict)
 
-    def add(self, found: Perturbation, batch: PackedBatch) -> None:
+    def add(self, found: Perturbation, batch: PackedBatch, norms: dict[str, tuple[Tensor, int | Tensor]]) -> None:
         self.nonfinite_steps.append(found.nonfinite_step)
         self.num_gradients = len(found.trace.losses)
         if self.num_gradients > 1:
             self._count("inner_gain", found.gain * batch.num_sentences, batch.num_sentences)
+        for name, (total, count) in norms.items():
+            self._count(name, total, count)
         self._count("delta_rms", found.delta.square().sum(), found.delta.numel())
         if found.eta is not None:
             self._count("eta_rms", found.eta.square().sum(), found.eta.numel())
             if found.epsilon_token is not None:
                 self.epsilon_token.append(found.epsilon_token)
 
-    def _count(self, name: str, total: Tensor, count: int) -> None:
+    def _count(self, name: str, total: Tensor, count: int | Tensor) -> None:
         self._sums[name] = self._sums[name] + total if name in self._sums else total
         self._counts[name] = self._counts.get(name, 0) + count
 

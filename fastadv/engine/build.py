@@ -87,9 +87,11 @@ def choose_kernels(config: Config) -> None:
 
 
 def check_machine(config: Config) -> None:
-    """UserError where the named attention or compilation cannot run on this machine."""
+    """UserError where the named attention, compilation or trackers cannot run on this machine."""
     from fastadv.encoder.attention_kinds import why_not
+    from fastadv.engine.trackers import check_trackers
 
+    check_trackers(config.train.trackers)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if config.engine.precision == "bf16" else torch.float32
     obstacle = why_not(config.engine.attention, device, dtype, config.encoder.dropout or 0.0)

@@ -31,3 +31,6 @@ class Callback:
 
     def on_save(self, trainer: "Trainer", step: int, folder: Path) -> None:
         """After each checkpoint, whole in ``folder`` (``checkpoints/step-<step>``) by now."""
+
+    def on_end(self, trainer: "Trainer") -> None:
+        """Once, when training ends: done (``trainer.is_finished``), stopped, or by an error; before the export."""

@@ -47,6 +47,8 @@ _MAY_CHANGE = (
     "train.eval_every",
     "train.save_every",
     "train.resume",
+    "train.collapse",
+    "train.trackers",
     # These two count through the total number of steps, which the schedule depends on and which is compared itself.
     "train.max_steps",
     "train.num_epochs",

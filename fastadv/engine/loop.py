@@ -33,16 +33,16 @@ from fastadv.engine.checkpoint import (
 )
 from fastadv.engine.checkpoint_folders import checkpoint_folders, newest_checkpoint
 from fastadv.engine.comparison import Comparison
-from fastadv.engine.metrics import MetricsLog, Progress, StepMeans
+from fastadv.engine.gauges import Gauges
+from fastadv.engine.guards import Guard
+from fastadv.engine.guards import TooManySkips as TooManySkips
+from fastadv.engine.metrics import MetricsLog, Progress
 from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.selection import BestWeights, dev_score
 from fastadv.engine.signals import Interrupted, ending_steps
+from fastadv.engine.trackers import build_trackers
 from fastadv.perturbation import NonFiniteGradient
-
-
-class TooManySkips(RuntimeError):
-    """``max_nonfinite_steps`` batches in a row were skipped for a non-finite inner gradient."""
 
 
 class Trainer:
@@ -65,7 +65,7 @@ class Trainer:
 
     def __init__(self, config: Config, callbacks: Sequence[Callback] = (), encoder=None):
         self.config = config
-        self.callbacks = list(callbacks)
+        self.callbacks = [*callbacks, *build_trackers(config)]
         self.encoder = encoder
         self.run_folder = Path(config.train.output_dir).expanduser()
         self.position = Position()
@@ -93,6 +93,7 @@ class Trainer:
             UserError: a mistake in the config or in what it names, or a platform where DeepSpeed is not.
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
             SaveFailed: a checkpoint could not be written; those before it are as they were.
+            Collapsed: all vectors became alike and ``train.collapse`` is raise.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
         """
         self._stop_asked, self._signal = False, None
@@ -157,7 +158,8 @@ class Trainer:
         is_first = processes.is_first_rank()
         self._progress = Progress(self.total_steps, self.position.step, is_shown=is_first)
         self._log = MetricsLog(self.run_folder, self.position.step + 1) if is_first else None
-        self._means = StepMeans()
+        self._gauges = Gauges(self.config, self._step, self._device, self.position.step)
+        self._guard = Guard(self.config.perturbation, self._step, self.position, self.encoder.tokenizer)
         self._progress.say(self._what_is_done())
         for remark in [*remarks, *([f"going on from {checkpoint}"] if checkpoint else [])]:
             self._progress.say(remark)
@@ -176,7 +178,8 @@ class Trainer:
         saved_at = self.position.step if self.position.step else -1
         self._engine.train()
         while not self.is_finished:
-            for batch in self._data.batches(self.position.epoch, self.position.batch):
+            batches = self._data.batches(self.position.epoch, self.position.batch)
+            for batch in self._gauges.clock.each("data", batches):
                 if not self._one_batch(batch.to(self._device)):
                     continue
                 self._evaluate_if_due()
@@ -209,52 +212,41 @@ class Trainer:
 
     def _one_batch(self, batch) -> bool:
         """Forward and backward, and whether the batch was the last of a step: then optimizer and eta table follow."""
-        position, step_module = self.position, self._step
+        position, guard, clock = self.position, self._guard, self._gauges.clock
         step = position.step + 1
         learning_rate = self._engine.get_lr()[0]
         position.batch += 1
+        guard.remember()
         try:
-            loss = self._engine(batch)
-        except NonFiniteGradient as error:
-            # The search knows rows and inner steps; only the loop knows which step of the run this is.
-            error.args = (f"step {step}: {error}",)
-            raise
-        self._progress.count(step_module.whole.num_rows)
-        if step_module.is_skipped:
-            self._skip(step)
+            with clock("forward"):
+                loss = self._engine(batch)
+            self._progress.count(self._step.whole.num_rows, self._step.whole.num_tokens)
+            self._gauges.count(batch)
+            if self._step.is_skipped:
+                self._gauges.add(guard.reject(None, step, batch))
+                return False
+            loss_value, grad_norm = zero.update(self._engine, loss, self.config.optimizer.max_grad_norm, step, clock)
+        except (NonFiniteGradient, zero.NonFiniteUpdate) as error:
+            self._gauges.add(guard.reject(error, step, batch))
             return False
-        loss_value, grad_norm = zero.update(self._engine, loss, self.config.optimizer.max_grad_norm, step)
-        position.num_skipped_in_a_row = 0
-        self._means.add({**step_module.metrics, "loss": loss_value})
+        guard.keep(is_whole_step=grad_norm is not None)
+        self._gauges.add({**self._step.metrics, "loss": loss_value})
         if grad_norm is None:
             return False
-        self._means.add({"grad_norm": grad_norm})
-        step_module.commit()
+        self._gauges.add({"grad_norm": grad_norm})
+        self._step.commit()
         position.step = step
         self._tell(learning_rate)
         return True
 
-    def _skip(self, step: int) -> None:
-        """The batch has no part in the step; the next one takes its place."""
-        position = self.position
-        self._step.discard()
-        position.num_skipped += 1
-        position.num_skipped_in_a_row += 1
-        self._means.add({"num_nonfinite_sentences": self._step.metrics["num_nonfinite_sentences"]})
-        if position.num_skipped_in_a_row >= self.config.perturbation.max_nonfinite_steps:
-            raise TooManySkips(
-                f"step {step}: the inner gradient was not finite in {position.num_skipped_in_a_row} batches in a row "
-                "(perturbation.max_nonfinite_steps)"
-            )
-
     def _tell(self, learning_rate: float) -> None:
         position, metrics = self.position, {}
         if position.step % self.config.train.log_every == 0 or self.is_finished:
-            metrics = {**self._means.take(), "lr": learning_rate}
+            metrics = {**self._gauges.take(position.step), "lr": learning_rate}
             metrics.update(epoch=position.epoch, num_skipped=position.num_skipped)
         self._progress.advance(metrics)
         if metrics and self._log is not None:
-            metrics["sentences_per_s"] = self._progress.sentences_per_s
+            metrics.update(self._progress.rates)
             self._log.write(position.step, metrics)
         self._call("on_step", position.step, metrics)
 
@@ -267,7 +259,7 @@ class Trainer:
         if self._whole_encoder is not None:
             encoder = self._whole_encoder
             encoder.load_state_dict(zero.full_precision_weights(self.encoder))
-        with _generator_untouched():
+        with _generator_untouched(), self._gauges.clock("eval"):
             score = processes.first_rank_only(lambda: float(self._dev_score(encoder)))
         # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
         is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
@@ -287,9 +279,10 @@ class Trainer:
         return every is not None and self.position.step % every == 0
 
     def _save(self) -> None:
-        extra_state = self._step.extra_state_dict()
-        needed = self._best.entries(self.position.best_step) if processes.is_first_rank() else {}
-        folder = save_checkpoint(self.run_folder, self._engine, extra_state, self.position, self._identity, needed)
+        with self._gauges.clock("save"):
+            extra_state = self._step.extra_state_dict()
+            needed = self._best.entries(self.position.best_step) if processes.is_first_rank() else {}
+            folder = save_checkpoint(self.run_folder, self._engine, extra_state, self.position, self._identity, needed)
         if processes.is_first_rank():
             self._forget_old_weights()
         self._call("on_save", self.position.step, folder)
@@ -306,6 +299,7 @@ class Trainer:
             self._log.close()
         self._engine.destroy()
         self._engine = self._progress = self._log = self._whole_encoder = None
+        self._call("on_end")
 
     def _finish(self, weights: dict[str, Tensor]) -> None:
         """The chosen weights (``weights`` are the last) in float32, measured and exported by the first rank."""

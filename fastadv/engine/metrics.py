@@ -102,14 +102,15 @@ class Progress:
         self._total, self._done, self._start_step = total_steps, first_step, first_step
         self._is_shown = is_shown
         self._is_bar = is_shown and self._stream.isatty()
-        self._start, self._sentences, self._texts = time.monotonic(), 0, {}
+        self._start, self._sentences, self._tokens, self._texts = time.monotonic(), 0, 0, {}
         self._bar = None
         if self._is_bar:
             self._bar = tqdm(total=total_steps, initial=first_step, file=self._stream, desc="train", unit="step")
 
-    def count(self, num_sentences: int) -> None:
-        """So many sentences more were taken."""
+    def count(self, num_sentences: int, num_tokens: int = 0) -> None:
+        """So many sentences more were taken, of so many tokens."""
         self._sentences += num_sentences
+        self._tokens += num_tokens
 
     def advance(self, metrics: dict[str, float]) -> None:
         """One step further; ``metrics`` may be empty, the last values are shown then."""
@@ -128,7 +129,13 @@ class Progress:
     @property
     def sentences_per_s(self) -> float:
         """Since this process began to train."""
-        return self._sentences / max(time.monotonic() - self._start, 1e-9)
+        return self.rates["sentences_per_s"]
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Sentences and real tokens a second since this process began to train, evaluating and saving included."""
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        return {"sentences_per_s": self._sentences / seconds, "tokens_per_s": self._tokens / seconds}
 
     def say(self, message: str) -> None:
         """A line above the bar."""

@@ -3,6 +3,7 @@
     config.yaml      the full resolved config
     metrics.jsonl    one line a logged step, one a dev score
     tensorboard/     the same numbers as events
+    trackers.json    the run's names at the trackers of train.trackers
     checkpoints/     step-<n>/, and best-step-<n>.safetensors where dev scores choose the weights
     model/           the exported encoder and its card
     before-*.npz     the measurement before training, where evaluation.enabled, for a resumed run
@@ -80,7 +81,7 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
     if not is_resumed:
         for name in ("checkpoints", "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for pattern in ("metrics.jsonl", "report.html", "attack.png", "before-*.npz"):
+        for pattern in ("metrics.jsonl", "trackers.json", "report.html", "attack.png", "before-*.npz"):
             for path in folder.glob(pattern):
                 path.unlink()
     # First, since these two files are what marks a run folder.

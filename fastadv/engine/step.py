@@ -25,14 +25,16 @@ from torch import Tensor, nn
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective, Views
-from fastadv.perturbation import AdaptiveReuse, EtaTable, Perturbation
+from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation
 
 from .batch_search import BatchSearch
+from .clock import no_clock
 from .compiled_passes import CompiledPasses
 from .free import free_loss
 from .gather import GlobalBatch
 from .inner_loss import InnerLoss, kept_buffers
 from .micro_batch import MicroBatch, num_pieces
+from .row_watch import RowWatch
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -59,6 +61,9 @@ class Step(nn.Module):
         compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
+        fault: what it met then.
+        watch: the last forward's vectors, and which of them went wrong.
+        clock: times the search and z_adv's pass, where one is given.
     """
 
     def __init__(
@@ -82,6 +87,9 @@ class Step(nn.Module):
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
+        self.fault: Optional[NonFiniteGradient] = None
+        self.watch = RowWatch()
+        self.clock = no_clock
         self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
@@ -105,7 +113,8 @@ class Step(nn.Module):
         Raises:
             NonFiniteGradient: an inner gradient was not finite and ``on_nonfinite`` is raise.
         """
-        self.metrics, self.is_skipped = {}, False
+        self.metrics, self.is_skipped, self.fault = {}, False, None
+        self.watch.clear()
         self.whole = GlobalBatch(batch)
         with ExitStack() as stack:
             inside = []
@@ -132,25 +141,33 @@ class Step(nn.Module):
             positive = _joined([piece.positive for piece in pieces])
             keys = self._keys(batch, positive, _joined([piece.hard_negative for piece in pieces]))
         views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
+        self.watch.see("z", query)
+        self.watch.see_keys("z+", keys)
         etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
         if search is not None:
             search.begin()
         if is_free:
-            loss, terms, found, weight_rtd = free_loss(self, pieces[0].x(), batch, views, search.start_of_eta(batch))
+            with self.clock("search"):
+                start = search.start_of_eta(batch)
+                loss, terms, found, weight_rtd = free_loss(self, pieces[0].x(), batch, views, start)
             search.record(found, batch)
             etas = [found.eta]
         elif search is not None:
             adversarial = []
             for i, piece in enumerate(pieces):
-                found = self._search(piece, None if keys is None else keys.from_row(piece.first_row))
-                adversarial.append(piece.encode_adversarial(found.delta))
+                with self.clock("search"):
+                    found = self._search(piece, None if keys is None else keys.from_row(piece.first_row))
+                with self.clock("adversarial"):
+                    adversarial.append(piece.encode_adversarial(found.delta))
                 if self.detection is not None:
                     etas[i] = found.eta
             adversarial = objective.project(_joined(adversarial))
+            self.watch.see("z_adv", adversarial)
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if search is not None:
-            metrics, self.is_skipped = search.finish(whole)
+            metrics, self.fault = search.finish(whole)
+            self.is_skipped = self.fault is not None
             self.metrics.update(metrics)
         if self.detection is not None:
             views = replace(views, loss_rtd=self._detect(batch, pieces, query, etas))

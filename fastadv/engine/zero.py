@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fastadv.config import Config
 
+from .clock import TimesPhases, no_clock
 from .optimizer import build_optimizer, linear_schedule
 from .processes import import_deepspeed, world_size
 
@@ -21,7 +22,15 @@ _ALL = 10**12
 
 
 class NonFiniteUpdate(RuntimeError):
-    """A loss or a gradient norm is NaN or infinite. The weights are those of the step before."""
+    """A loss or a gradient norm is NaN or infinite. The weights are those of the step before.
+
+    Attributes:
+        what: "loss" or "gradient norm".
+    """
+
+    def __init__(self, what: str, value: float, step: int):
+        super().__init__(f"step {step}: the {what} is {value}; the weights are those of step {step - 1}")
+        self.what = what
 
 
 def deepspeed_config(config: Config) -> dict:
@@ -66,11 +75,14 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     return engine
 
 
-def update(engine, loss: Tensor, max_grad_norm: Optional[float], step: int) -> tuple[float, Optional[float]]:
+def update(
+    engine, loss: Tensor, max_grad_norm: Optional[float], step: int, clock: TimesPhases = no_clock
+) -> tuple[float, Optional[float]]:
     """One backward pass, and an optimizer step where it is the last of ``accumulation_steps``.
 
     DeepSpeed silently skips a non-finite gradient at ZeRO 1 and above, and applies it in float32 at stage 0. Here both
-    raise on every rank, and neither touches weights or optimizer.
+    raise on every rank, and neither touches weights or optimizer. Training may go on: a batch whose loss is not finite
+    has left no trace in its step, and after a gradient that is not, all batches of the step are forgotten.
 
     Returns:
         the mean of the ranks' losses, and the global gradient norm before clipping, None where no step was taken.
@@ -82,23 +94,29 @@ def update(engine, loss: Tensor, max_grad_norm: Optional[float], step: int) -> t
     mean_loss = loss.detach().float() / world_size()
     if world_size() > 1:
         dist.all_reduce(mean_loss)
-    if engine.zero_optimization():
-        value = mean_loss.item()
-        _require_finite("loss", value, step)
+    value = None
+    if engine.zero_optimization() or engine.gradient_accumulation_steps() > 1:
+        # Before it is added to the gradients of other batches.
+        value = _require_finite("loss", mean_loss.item(), step)
+    with clock("backward"):
         engine.backward(loss)
-        engine.step()
-        if not is_last:
-            return value, None
-        norm = float(engine.get_global_grad_norm())
-        if not engine.was_step_applied():
-            _require_finite("gradient norm", math.inf if math.isfinite(norm) else norm, step)
-        return value, norm
-    engine.backward(loss)
-    if not is_last:
-        value = mean_loss.item()
-        _require_finite("loss", value, step)
-        engine.step()
-        return value, None
+    with clock("optimizer"):
+        if engine.zero_optimization() or not is_last:
+            engine.step()
+            return value, _norm_of_zero(engine, step) if is_last else None
+        return _guarded_step(engine, mean_loss, max_grad_norm, step)
+
+
+def _norm_of_zero(engine, step: int) -> float:
+    """The gradient norm of a step that DeepSpeed has taken, or has skipped without a word."""
+    norm = float(engine.get_global_grad_norm())
+    if not engine.was_step_applied():
+        _require_finite("gradient norm", math.inf if math.isfinite(norm) else norm, step)
+    return norm
+
+
+def _guarded_step(engine, mean_loss: Tensor, max_grad_norm: Optional[float], step: int) -> tuple[float, float]:
+    """The step at stage 0, where DeepSpeed guards nothing."""
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
     total_norm = torch.nn.utils.get_total_norm(grads)
     # One synchronisation for both; the guard needs them before the step.
@@ -108,6 +126,8 @@ def update(engine, loss: Tensor, max_grad_norm: Optional[float], step: int) -> t
         _require_finite("gradient norm", norm, step)
     except NonFiniteUpdate:
         engine.zero_grad()
+        # The next batch is the first of a step, as after one that was taken.
+        engine.micro_steps += 1
         raise
     if max_grad_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(engine.module.parameters(), max_grad_norm, total_norm)
@@ -115,9 +135,10 @@ def update(engine, loss: Tensor, max_grad_norm: Optional[float], step: int) -> t
     return value, norm
 
 
-def _require_finite(name: str, value: float, step: int) -> None:
+def _require_finite(what: str, value: float, step: int) -> float:
     if not math.isfinite(value):
-        raise NonFiniteUpdate(f"step {step}: the {name} is {value}; the weights are those of step {step - 1}")
+        raise NonFiniteUpdate(what, value, step)
+    return value
 
 
 def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:

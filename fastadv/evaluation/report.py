@@ -22,6 +22,12 @@ _TRAINING_PANELS = (
     ("loss", "loss", True, "The objective that training lowers, on the sentences of the step."),
     ("inner_gain", "inner gain", True, "How much the search raised the contrastive loss, its last step left out."),
     ("lr", "learning rate", False, "The rate of the optimizer at the step."),
+    (
+        "uniformity",
+        "uniformity",
+        True,
+        "How far the vectors of a step spread: 0 if all coincide, lower is more.",
+    ),
     ("sentences_per_s", "sentences a second", False, "Training speed since the start of the process."),
     ("dev/score", "dev score", False, "Spearman correlation × 100 on the dev data, by which weights are kept."),
 )

@@ -16,6 +16,7 @@ from fastadv.config import load_config
 from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import checkpoint_folders, newest_checkpoint, read_state
+from fastadv.engine.guards import Guard
 from fastadv.engine.loop import Interrupted, TooManySkips, Trainer
 from fastadv.engine.zero import NonFiniteUpdate
 from fastadv.errors import UserError
@@ -214,8 +215,14 @@ def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, st
         def on_step(self, trainer, step, metrics):
             record(trainer)
 
-    skip = Trainer._skip
-    monkeypatch.setattr(Trainer, "_skip", lambda trainer, step: (skip(trainer, step), record(trainer)))
+    reject = Guard.reject
+
+    def watched(guard, *arguments):
+        counted = reject(guard, *arguments)
+        record(trainer)
+        return counted
+
+    monkeypatch.setattr(Guard, "reject", watched)
     options = {"engine.zero_stage": stage, "perturbation.on_nonfinite": "skip"}
     config = make_config(objective=faulty, objective_options={"bad_gradient_at": [2, 3]}, **options)
     trainer = Trainer(config, [Watch()])

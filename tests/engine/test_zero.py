@@ -52,6 +52,16 @@ def same(weights, others):
     return all(torch.equal(value, others[name]) for name, value in weights.items())
 
 
+def optimizer_state(engine):
+    """Every tensor that AdamW keeps, copied: moments and step counts of all parameters or of ZeRO's pieces of them."""
+    optimizer = engine.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    values = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    assert len(values) >= 2
+    return [value.clone() for value in values]
+
+
 def make_engine(config, total_steps=6):
     processes.init_distributed()
     module = Toy()
@@ -95,16 +105,42 @@ def test_a_step_that_is_not_finite_is_named_and_touches_nothing(stage, precision
     twin, twin_engine = make_engine(make_config(stage, precision, warmup_ratio=0.0))
     zero.update(engine, engine(INPUTS), 0.5, 1)
     zero.update(twin_engine, twin_engine(INPUTS), 0.5, 1)
-    before = zero.full_precision_weights(module)
+    before, state = zero.full_precision_weights(module), optimizer_state(engine)
     module.fault = fault
-    with pytest.raises(zero.NonFiniteUpdate, match=f"step 2: the {'loss' if fault == 'loss' else 'gradient norm'} is"):
+    what = "loss" if fault == "loss" else "gradient norm"
+    with pytest.raises(zero.NonFiniteUpdate, match=f"step 2: the {what} is") as caught:
         zero.update(engine, engine(INPUTS), 0.5, 2)
+    assert caught.value.what == what
     assert same(zero.full_precision_weights(module), before)
+    assert all(map(torch.equal, optimizer_state(engine), state))
     # Moments and schedule are untouched too: the next step is the one of a run that never saw the fault.
     module.fault = "none"
     zero.update(engine, engine(INPUTS), 0.5, 2)
     zero.update(twin_engine, twin_engine(INPUTS), 0.5, 2)
     assert same(zero.full_precision_weights(module), zero.full_precision_weights(twin))
+    assert engine.get_lr() == twin_engine.get_lr()
+
+
+@pytest.mark.parametrize("fault", ["loss", "gradient"])
+@pytest.mark.parametrize("stage, precision", MODES)
+def test_a_fault_takes_its_batch_or_its_step_out_of_accumulation(stage, precision, fault):
+    """A loss: the next batch takes the place of this one. A gradient, seen at the end: a new step begins."""
+    config = make_config(stage, precision, warmup_ratio=0.0)
+    config.train.accumulation_steps = 2
+    module, engine = make_engine(config)
+    twin, twin_engine = make_engine(config)
+    module.fault = "none" if fault == "loss" else fault
+    assert zero.update(engine, engine(INPUTS), 0.5, 1)[1] is None
+    module.fault = fault
+    with pytest.raises(zero.NonFiniteUpdate):
+        zero.update(engine, engine(2 * INPUTS), 0.5, 1)
+    module.fault = "none"
+    rest = [3 * INPUTS] if fault == "loss" else [INPUTS, 3 * INPUTS]
+    norms = [zero.update(engine, engine(inputs), 0.5, 1)[1] for inputs in rest]
+    twin_norms = [zero.update(twin_engine, twin_engine(inputs), 0.5, 1)[1] for inputs in (INPUTS, 3 * INPUTS)]
+    assert norms[-1] == twin_norms[-1] is not None
+    assert same(zero.full_precision_weights(module), zero.full_precision_weights(twin))
+    assert all(map(torch.equal, optimizer_state(engine), optimizer_state(twin_engine)))
     assert engine.get_lr() == twin_engine.get_lr()
 
 
