@@ -14,6 +14,7 @@ from fastadv.engine.cards import CARDS, find_card, peak_flops
 from fastadv.engine.costs import BatchSize, StepCosts
 from fastadv.engine.model_shape import shape_of
 from fastadv.engine.step import Step
+from fastadv.engine.wire import Traffic, bytes_sent
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.rtd import build_detection
 
@@ -62,8 +63,14 @@ class NoTokenizer:
 def model_config(**changes):
     from transformers import BertConfig
 
-    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160}
-    return BertConfig(vocab_size=99, max_position_embeddings=64, **{**sizes, **changes})
+    sizes = {
+        "vocab_size": 99,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 160,
+    }
+    return BertConfig(max_position_embeddings=64, **{**sizes, **changes})
 
 
 def make_batch(num_sentences=24, longest=20):
@@ -121,3 +128,10 @@ def test_flops_are_those_torch_counts(case):
         found = counted(step, batch)
         taken = int(step.metrics["num_gradients"])
         assert sum(model.flops(size, taken, is_probe=False).values()) == pytest.approx(found, rel=tolerance)
+
+
+def test_a_ring_sends_what_it_must():
+    # Of two ranks each has a half: it sends that to gather, and for a sum its half and then the sum of the other.
+    assert Traffic("", "all_gather", 100.0).sent(2) == 50 and Traffic("", "reduce_scatter", 100.0).sent(2) == 50
+    assert Traffic("", "all_reduce", 100.0).sent(2) == 100 and Traffic("", "all_reduce", 100.0).sent(4) == 150
+    assert bytes_sent([Traffic("", "all_gather", 100.0), Traffic("", "all_reduce", 100.0)], 2) == 150

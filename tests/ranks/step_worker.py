@@ -15,7 +15,9 @@ from tests.ranks.mutants import MUTANTS, planted
 from tests.ranks.steps import (
     BATCHES,
     DOUBLE,
+    DESCENT,
     SENTENCES,
+    WIRE,
     has_stage,
     make_config,
     make_step,
@@ -24,6 +26,7 @@ from tests.ranks.steps import (
     signs,
     token_share,
 )
+from tests.ranks.wire import payload, sgd_losses
 
 
 def with_deepspeed(folder, case, stage, num_rows, recorded):
@@ -95,7 +98,7 @@ def main(folder, signs_file, out_file):
     counter = CountedCollectives()
     processes.init_distributed()
     recorded = torch.load(signs_file, weights_only=True)
-    found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}}
+    found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}, "payload": {}, "sgd": {}}
     with same_tokens_replaced():
         for case, num_rows in DOUBLE:
             found["float64"][f"{case}, {num_rows} rows"] = with_torch(folder, case, num_rows)
@@ -110,6 +113,11 @@ def main(folder, signs_file, out_file):
                 found["deepspeed"][key] = with_deepspeed(folder, case, stage, num_rows, recorded)
         for stage in range(4):
             found["collectives"][stage] = collectives(folder, stage, counter)
+        for case in DESCENT:
+            found["sgd"][case] = sgd_losses(folder, case)
+        for stage, precision, case in WIRE if processes.world_size() > 1 else ():
+            key = f"{case}, stage {stage}, {precision}"
+            found["payload"][key] = payload(folder, case, stage, precision, counter)
     if processes.rank() == 0:
         torch.save(found, out_file)
     processes.shutdown()

@@ -36,13 +36,27 @@ CASES = {
 }
 
 
+_N = {"rho": 1.0, "norm": "l2"}
+CASES["pgd, N = 1"] = ("robustsentembed", _RTD, {**_SIZES, **_N, "num_steps": 1})
+CASES["pgd, N = 5"] = ("robustsentembed", _RTD, {**_SIZES, **_N, "num_steps": 5})
+
+
 def has_stage(case: str, stage: int) -> bool:
     """Stage 3 leaves no rank the parameters that free passes take gradients by."""
     return case != "free" or stage < 3
 
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
-BATCHES = [*((case, 7) for case in CASES), ("pgd", 8)]
+BATCHES = [*((case, 7) for case in CASES if "N =" not in case), ("pgd", 8)]
+# Twenty steps of gradient descent.
+DESCENT = ["simcse", "pgd"]
+# Whose bytes are counted: (stage, precision, case).
+WIRE = [
+    *((stage, "fp32", f"pgd, N = {num_steps}") for stage in range(4) for num_steps in (1, 5)),
+    *((stage, "bf16", "pgd, N = 1") for stage in (1, 2, 3)),
+    (0, "fp32", "simcse"),
+    (0, "fp32", "free"),
+]
 # In float64, with signs of its own.
 DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7)]
 
