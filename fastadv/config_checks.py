@@ -189,6 +189,13 @@ def _check_engine(config: Config) -> None:
         raise UserError(
             "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
         )
+    for name, lowest in (("offload_optimizer", 1), ("offload_parameters", 3)):
+        if getattr(engine, name) != "none" and engine.zero_stage < lowest:
+            stages = "1 to 3" if lowest == 1 else "3"
+            raise UserError(
+                f"engine.{name} = {getattr(engine, name)}: expected none at engine.zero_stage {engine.zero_stage}, or "
+                f"zero_stage {stages}, where DeepSpeed holds what is moved"
+            )
     _check_attention(config)
     if engine.compile != "none":
         _check_compile(config)

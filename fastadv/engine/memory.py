@@ -9,10 +9,11 @@ With P parameters, of which P_t are trained, W ranks, c bytes a weight (2 for bf
     3          c P / W + c P    c P_t / W   4 P_t / W   8 P_t / W       c b
 
 At stage 3 the second c P are the weights fetched for the length of a step, so that inner steps fetch none. b is
-DeepSpeed's bucket, 5e8 elements, or P_t where those are fewer. DeepSpeed keeps masters in fp32 runs too. bf16 at stage 0 has
-copies of the weights behind the embeddings, and their gradients, 2 bytes each. The eta table V is whole on every rank.
+DeepSpeed's bucket, 5e8 elements, or P_t where those are fewer. DeepSpeed keeps masters in fp32 runs too. bf16 at stage
+0 has copies of the weights behind the embeddings, and their gradients, 2 bytes each. The eta table V is whole on every
+rank.
 
-Activations are those of the packed path, kept for the backward pass, counted tensor by tensor.
+Activations are what the packed path keeps for the backward pass, tensor by tensor; the padded path keeps a fifth more.
 """
 
 from dataclasses import dataclass, replace
@@ -20,9 +21,7 @@ from typing import Optional
 
 from .costs import BatchSize, StepCosts, is_cut_up
 from .wire import bytes_of_weights
-
-MOST_REDUCED_AT_ONCE = 5 * 10**8
-"""elements of DeepSpeed's reduction bucket"""
+from .zero import MOST_REDUCED_AT_ONCE
 
 
 @dataclass(frozen=True)

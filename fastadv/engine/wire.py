@@ -1,7 +1,7 @@
 """How many bytes the ranks of a run tell each other in a step (docs/scaling.md).
 
-The *payload* of a collective is the whole tensor, once: what all ranks' parts are gathered to, or what is summed. What a
-rank then *sends*, and receives, with W ranks in a ring, is (W - 1)/W of it where tensors are gathered, or summed and
+The *payload* of a collective is the whole tensor, once: what all ranks' parts are gathered to, or what is summed. What
+a rank then *sends*, and receives, with W ranks in a ring, is (W - 1)/W of it where tensors are gathered, or summed and
 scattered, and twice that where everybody gets the sum. Other algorithms send at least as much in all, in fewer turns.
 
     keys                all_gather   (8 + D * bytes of z) a row, for each set of keys: z+, z_adv, hard negatives

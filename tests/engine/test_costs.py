@@ -1,7 +1,5 @@
 """The cost model against what torch counts in real steps, and against sizes that are published."""
 
-from unittest import mock
-
 import pytest
 import torch
 
@@ -9,10 +7,7 @@ from bench.step_cost import StepCounter
 from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder import Encoder
-from fastadv.engine import costs
-from fastadv.engine.cards import CARDS, find_card, peak_flops
 from fastadv.engine.costs import BatchSize, StepCosts
-from fastadv.engine.model_shape import shape_of
 from fastadv.engine.step import Step
 from fastadv.engine.wire import Traffic, bytes_sent
 from fastadv.objectives import resolve_objective
@@ -120,8 +115,8 @@ def test_flops_are_those_torch_counts(case):
     step, model = make_step(config, hf_config), StepCosts(config, hf_config)
     size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
     expected = model.flops(size, is_probe=True)
-    # An inner step needs two products of its contrastive loss, and the fused operation forms three. The padded path runs
-    # torch's fused attention, whose backward forms the logits once more.
+    # An inner step needs two products of its contrastive loss, and the fused operation forms three. The padded path
+    # runs torch's fused attention, whose backward forms the logits once more.
     tolerance = 0.02 if config.encoder.path == "generic" else 0.001
     assert sum(expected.values()) == pytest.approx(counted(step, batch), rel=tolerance)
     if config.perturbation.reuse == "adaptive":

@@ -14,8 +14,8 @@ from tests.ranks.counter import CountedCollectives
 from tests.ranks.mutants import MUTANTS, planted
 from tests.ranks.steps import (
     BATCHES,
-    DOUBLE,
     DESCENT,
+    DOUBLE,
     SENTENCES,
     WIRE,
     has_stage,
