@@ -135,6 +135,7 @@ def check_config(config: Config) -> None:
             raise UserError(f"objective_options.{name} = {show(value)}: expected {rule[1]}")
     _check_sizes(config)
     _check_lora(config)
+    _check_offload(config)
     generator = rtd_generator_of(config)
     if generator is not None and config.perturbation.perturb_at != "embedding":
         raise UserError(
@@ -189,13 +190,6 @@ def _check_engine(config: Config) -> None:
         raise UserError(
             "encoder.path = generic: expected auto or packed at engine.zero_stage 3, which needs whole passes"
         )
-    for name, lowest in (("offload_optimizer", 1), ("offload_parameters", 3)):
-        if getattr(engine, name) != "none" and engine.zero_stage < lowest:
-            stages = "1 to 3" if lowest == 1 else "3"
-            raise UserError(
-                f"engine.{name} = {getattr(engine, name)}: expected none at engine.zero_stage {engine.zero_stage}, or "
-                f"zero_stage {stages}, where DeepSpeed holds what is moved"
-            )
     _check_attention(config)
     if engine.compile != "none":
         _check_compile(config)
@@ -261,6 +255,17 @@ def _check_lora(config: Config) -> None:
         value = getattr(encoder, name)
         if encoder.lora_rank is None and value is not None:
             raise UserError(f"encoder.{name} = {show(value)}: expected null where encoder.lora_rank is null")
+
+
+def _check_offload(config: Config) -> None:
+    engine = config.engine
+    for name, lowest, stages in (("offload_optimizer", 1, "1 to 3"), ("offload_parameters", 3, "3")):
+        value = getattr(engine, name)
+        if value != "none" and engine.zero_stage < lowest:
+            raise UserError(
+                f"engine.{name} = {value}: expected none at engine.zero_stage {engine.zero_stage}, or zero_stage "
+                f"{stages}, where DeepSpeed holds what is moved"
+            )
 
 
 def _check_columns(config: Config) -> None:

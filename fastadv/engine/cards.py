@@ -20,7 +20,7 @@ class Card:
     """None: it has no bfloat16 units; torch computes in something slower"""
     fp32: float
     tf32: Optional[float]
-    memory_gib: int
+    memory_gb: int
     source: str
     """the data sheet"""
 
@@ -40,7 +40,6 @@ CARDS = {
     "b200": Card("NVIDIA B200", 2250.0, 75.0, 1120.0, 180, "NVIDIA DGX B200 data sheet"),
     "a100-40gb": Card("NVIDIA A100 40GB", 312.0, 19.5, 156.0, 40, "NVIDIA A100 data sheet"),
     "a100": Card("NVIDIA A100 80GB", 312.0, 19.5, 156.0, 80, "NVIDIA A100 data sheet"),
-    "a10g": Card("NVIDIA A10G", 70.0, 35.0, 35.0, 24, "Amazon EC2 G5 page (NVIDIA A10G)"),
     "a10": Card("NVIDIA A10", 125.0, 31.2, 62.5, 24, "NVIDIA A10 data sheet"),
     "a30": Card("NVIDIA A30", 165.0, 10.3, 82.0, 24, "NVIDIA A30 data sheet"),
     "a40": Card("NVIDIA A40", 149.7, 37.4, 74.8, 48, "NVIDIA A40 data sheet"),

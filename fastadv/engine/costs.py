@@ -177,6 +177,8 @@ class StepCosts:
             and (search.inner_dropout == "frozen" or self.encoder.dropout == 0)
             and self.encoder.embeddings.trained > 0
             and self.config.engine.compile == "none"
+            and getattr(self.config.train, "micro_batch_size", None) is None
+            and not getattr(self.config.engine, "checkpoint_activations", False)
         )
 
     def flops(
@@ -255,15 +257,15 @@ class StepCosts:
 
         They take time and are no part of ``flops``: utilisation counts what the model needs.
         """
+        is_checkpointed = getattr(self.config.engine, "checkpoint_activations", False)
+        times = is_cut_up(self.config, batch, num_ranks) + is_checkpointed
         passes = Passes(self.encoder, batch, self.config.encoder.pooling == "cls")
-        total = 0.0
-        if is_cut_up(self.config, batch, num_ranks):
-            # Once without a graph for the keys, and again with one.
-            total += self.num_outer_views * passes.forward()
-        if getattr(self.config.engine, "checkpoint_activations", False):
-            total += self.num_outer_views * passes.forward()
-            if self.has_detection:
-                total += Passes(self.encoder, batch, False).forward()
+        total = times * self.num_outer_views * passes.forward()
+        if self.has_detection:
+            total += times * Passes(self.encoder, batch, False).forward()
+        if is_checkpointed and self.objective.uses_adversary:
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+            total += gradients * passes.forward()
         return total
 
 

@@ -3,7 +3,7 @@
 With P parameters, of which P_t are trained, W ranks, c bytes a weight (2 for bf16 at stages 1 to 3, else 4):
 
     stage      weights          gradients   masters     AdamW's means   reduction buffer
-    0          4 P              4 P_t       none        8 P_t           4 b, with several ranks
+    0          4 P              4 P_t       none        8 P_t           4 b, behind the activations
     1          c P              c P_t       4 P_t / W   8 P_t / W       c b
     2          c P              c P_t / W   4 P_t / W   8 P_t / W       c b
     3          c P / W + c P    c P_t / W   4 P_t / W   8 P_t / W       c b
@@ -84,9 +84,11 @@ def memory(
     if costs.objective.uses_adversary and costs.search.reuse == "free":
         # Passes collect what they find beside what the last backward delivers.
         gradients += 4 * trained
-    buffers = 0.0
-    if stage > 0 or num_ranks > 1:
-        buffers = width * min(trained, MOST_REDUCED_AT_ONCE)
+    kept = activations(costs, batch, num_ranks, is_fused)
+    buffers = width * min(trained, MOST_REDUCED_AT_ONCE)
+    if stage == 0:
+        # Gradients are reduced when the backward is over, in the place of its activations.
+        buffers = max(0.0, buffers - kept) if num_ranks > 1 else 0.0
     if stage == 0 and is_half:
         copied = encoder.body + (encoder.body if costs.has_detection else type(encoder.body)())
         buffers += 2 * (copied.total + copied.trained)
@@ -99,7 +101,7 @@ def memory(
         eta_table=4 * encoder.vocab_size * (encoder.embedding_size + 1) if has_table else 0.0,
         generator=(2 if is_half else 4) * costs.num_generator_parameters,
         buffers=buffers,
-        activations=activations(costs, batch, num_ranks, is_fused),
+        activations=kept,
         on_host=host,
     )
 
@@ -114,17 +116,23 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
         perturbations = 6 * 4 * own.num_tokens * encoder.embedding_size
     num_sets = costs.num_clean_views - 1 + costs.objective.uses_adversary
     keys = 2 * 4 * num_sets * batch.num_sentences * encoder.hidden_size
-    if is_cut_up(config, batch, num_ranks):
+    is_cut = is_cut_up(config, batch, num_ranks)
+    if is_cut:
         share = config.train.micro_batch_size / own.num_sentences
         own = replace(own, num_sentences=config.train.micro_batch_size, num_tokens=own.num_tokens * share)
     graph = _Graphs(costs, own, is_fused)
-    outer = costs.num_outer_views * graph.of_view() + (graph.of_detection() if costs.has_detection else 0.0)
+    of_detection = graph.of_detection() if costs.has_detection else 0.0
+    if is_cut:
+        # The backward runs passes again one by one, but for z and z+, which may be one.
+        outer, num_waiting = max(2 * graph.of_view(), of_detection), 0
+    else:
+        outer, num_waiting = costs.num_outer_views * graph.of_view() + of_detection, costs.num_clean_views
     inner = 0.0
     if costs.objective.uses_adversary and costs.search.reuse == "free":
         outer = inner = (costs.num_clean_views + 1) * graph.of_view()
     elif costs.objective.uses_adversary and costs.search.num_inner_steps > 0:
         is_full = costs.search.reuse == "none"
-        inner = costs.num_clean_views * graph.of_view() + graph.of_inner_step(is_full)
+        inner = num_waiting * graph.of_view() + graph.of_inner_step(is_full)
     return perturbations + keys + max(outer, inner)
 
 

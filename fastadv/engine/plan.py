@@ -148,10 +148,11 @@ def _parameters(costs: StepCosts) -> list[str]:
 
 
 def _batch(config: Config, batch: BatchSize, options: PlanOptions) -> str:
+    mean = batch.num_tokens / batch.num_sentences
     how = "as given" if options.mean_length is not None else f"assumed: {MEAN_LENGTH_SHARE} of encoder.max_length"
     return (
-        f"batch       {batch.num_sentences:,} sentences of {batch.num_tokens / batch.num_sentences:.1f} tokens ({how}), "
-        f"{batch.num_tokens:,.0f} tokens, on {_gpus(options)}"
+        f"batch       {batch.num_sentences:,} sentences of {mean:.1f} tokens ({how}), "
+        f"{batch.num_tokens:,.0f} in all, on {_gpus(options)}"
     )
 
 
@@ -162,7 +163,9 @@ def _gpus(options: PlanOptions) -> str:
 
 def _flops(costs: StepCosts, batch: BatchSize, options: PlanOptions) -> list[str]:
     parts, num_batches = costs.flops(batch), costs.config.train.accumulation_steps
-    lines = [f"step        {_tera(num_batches * sum(parts.values()))}" + (f", {num_batches} batches" * (num_batches > 1))]
+    lines = [
+        f"step        {_tera(num_batches * sum(parts.values()))}" + (f", {num_batches} batches" * (num_batches > 1))
+    ]
     repeated = costs.recomputed(batch, options.num_gpus)
     if repeated:
         parts["forwards run again"] = repeated
@@ -194,10 +197,10 @@ def _memory(costs: StepCosts, batch: BatchSize, options: PlanOptions) -> list[st
         numbers = "".join(f"{getattr(found, name) / GIB:12.3f}" for name in _COLUMNS)
         lines.append(f"            {mark} {stage:<5}{numbers}")
     if options.card is not None:
-        has = CARDS[options.card].memory_gib
-        needs = memory(costs, batch, options.num_gpus, None, is_fused).total / GIB
+        has = CARDS[options.card].memory_gb
+        needs = memory(costs, batch, options.num_gpus, None, is_fused).total / 1e9
         verdict = "fits" if needs < 0.9 * has else "does not fit, or barely"
-        lines.append(f"            {needs:.1f} of {has} GiB: {verdict}")
+        lines.append(f"            {needs:.1f} of the card's {has} GB: {verdict}")
     return lines
 
 

@@ -1,13 +1,22 @@
 """The cost model against what torch counts in real steps, and against sizes that are published."""
 
+from unittest import mock
+
 import pytest
 import torch
 
-from bench.step_cost import StepCounter
+from bench.step_cost import StepCounter, bytes_of, measure_costs
 from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder import Encoder
-from fastadv.engine.costs import BatchSize, StepCosts
+from fastadv.encoder.depth import freeze_layers
+from fastadv.encoder.lora import add_lora
+from fastadv.encoder.source import find_model
+from fastadv.engine.cards import CARDS, find_card, peak_flops
+from fastadv.engine.costs import BatchSize, StepCosts, step_flops
+from fastadv.engine.memory import activations, memory
+from fastadv.engine.model_shape import Count, shape_of
+from fastadv.engine.optimizer import build_optimizer
 from fastadv.engine.step import Step
 from fastadv.engine.wire import Traffic, bytes_sent
 from fastadv.objectives import resolve_objective
@@ -90,8 +99,6 @@ def make_step(config, hf_config):
     hf = BertModel(hf_config, add_pooling_layer=False)
     encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path)
     if asked.num_frozen_layers is not None:
-        from fastadv.encoder.depth import freeze_layers
-
         freeze_layers(encoder.hf, asked.num_frozen_layers)
     objective = resolve_objective(config.objective)(encoder.hidden_size, **config.objective_options)
     detection = None
@@ -130,3 +137,149 @@ def test_a_ring_sends_what_it_must():
     assert Traffic("", "all_gather", 100.0).sent(2) == 50 and Traffic("", "reduce_scatter", 100.0).sent(2) == 50
     assert Traffic("", "all_reduce", 100.0).sent(2) == 100 and Traffic("", "all_reduce", 100.0).sent(4) == 150
     assert bytes_sent([Traffic("", "all_gather", 100.0), Traffic("", "all_reduce", 100.0)], 2) == 150
+
+
+def test_step_flops_takes_what_a_loop_knows():
+    config, hf_config, batch = make_config("exact, N = 5"), model_config(), make_batch()
+    counted_there = counted(make_step(config, hf_config), batch)
+    found = step_flops(config, hf_config, batch.num_tokens, batch.num_sentences, batch.max_seqlen)
+    assert found == pytest.approx(counted_there, rel=0.001)
+    # At the length that sentences are cut to, attention is laid out wider.
+    assert found < step_flops(config, hf_config, batch.num_tokens, batch.num_sentences)
+    config.perturbation.num_steps = 1
+    assert step_flops(config, hf_config, batch.num_tokens, batch.num_sentences, batch.max_seqlen) < 0.7 * found
+
+
+def test_a_generator_is_counted_to_its_last_masked_token():
+    from transformers import BertForMaskedLM
+
+    from fastadv.objectives.rtd_generators import MaskedLanguageModelGenerator
+
+    hf_config, batch = model_config(), make_batch()
+    generator = MaskedLanguageModelGenerator(BertForMaskedLM(hf_config), 2, [0, 1, 2], 99)
+    masked = torch.arange(batch.num_tokens) % 3 == 1
+    with StepCounter() as counter:
+        generator.fill(batch, masked, "sample")
+    config = make_config("exact, detection")
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    parts = [
+        StepCosts(config, hf_config, generator_config).flops(size, num_masked=int(masked.sum()))
+        for generator_config in (None, hf_config)
+    ]
+    without, with_generator = (part["replaced token detection"] for part in parts)
+    assert with_generator - without == counter.flops
+
+
+def test_low_rank_adapters_are_what_is_trained():
+    pytest.importorskip("peft")
+    config, hf_config, batch = make_config("simcse"), model_config(), make_batch()
+    config.encoder.lora_rank = 4
+    step = make_step(config, hf_config)
+    add_lora(step.encoder.hf, 4)
+    model = StepCosts(config, hf_config)
+    assert model.parameters.trained == sum(p.numel() for p in step.parameters() if p.requires_grad)
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    assert sum(model.flops(size).values()) == pytest.approx(counted(step, batch), rel=0.01)
+
+
+@pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "none, no eta", "uscal, clean graph"])
+@pytest.mark.parametrize("is_fused", [False, True], ids=["matmul", "sdpa"])
+def test_activations_are_the_peak_of_live_tensors(case, is_fused):
+    config, batch = make_config(case), make_batch(32, 32)
+    hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
+    config.encoder.dropout = 0.0 if is_fused else 0.1
+    config.engine.attention = "sdpa" if is_fused else "matmul"
+    step = make_step(config, hf_config)
+    for encoder in (step.encoder, *([step.detection.discriminator] if step.detection else [])):
+        encoder._model.attention = config.engine.attention
+    parameters = list(step.parameters())
+    # The first step makes what stays: layouts by head, the table's place.
+    measure_costs(lambda: counted(step, batch), parameters, 0)
+    found = measure_costs(lambda: step(batch).backward(), parameters, 0)["working_mib"] * 2**20
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    assert activations(StepCosts(config, hf_config), size, 1, is_fused) == pytest.approx(found, rel=0.05)
+
+
+def test_state_at_stage_0_is_what_lies_in_memory():
+    config, hf_config, batch = make_config("exact, detection"), model_config(), make_batch()
+    step = make_step(config, hf_config)
+    optimizer = build_optimizer(step, config.optimizer)
+    step(batch).backward()
+    optimizer.step()
+    held = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
+    found = memory(StepCosts(config, hf_config), BatchSize.assumed(config))
+    assert found.weights == bytes_of(step.parameters())
+    assert found.gradients == bytes_of(p.grad for p in step.parameters())
+    assert found.optimizer == bytes_of(held)
+    table = step.eta_table.table
+    assert found.eta_table == bytes_of([table]) + 4 * len(table)
+    assert found.state == found.weights + found.gradients + found.optimizer + found.eta_table
+
+
+def test_stages_share_out_what_they_say():
+    config, hf_config = make_config("exact, detection"), model_config()
+    config.engine.precision, config.train.batch_size = "bf16", 64
+    costs, batch = StepCosts(config, hf_config), BatchSize(64, 1400, 32)
+    num_parameters = costs.parameters.total
+    by_stage = [memory(costs, batch, 8, stage) for stage in range(4)]
+    assert [found.weights / num_parameters for found in by_stage] == [4, 2, 2, 2 + 2 / 8]
+    assert [found.gradients / num_parameters for found in by_stage] == [4, 2, 2 / 8, 2 / 8]
+    assert [found.optimizer / num_parameters for found in by_stage] == [8, 12 / 8, 12 / 8, 12 / 8]
+    assert len({found.eta_table for found in by_stage}) == 1
+    config.engine.offload_optimizer = config.engine.offload_parameters = "cpu"
+    moved = memory(costs, batch, 8, 3)
+    # Masters, means and a float32 gradient of the rank's share, and its piece of the weights.
+    assert moved.optimizer == 0 and moved.on_host == (16 + 2) * num_parameters / 8
+    assert moved.total < by_stage[3].total
+
+
+def test_roberta_large_has_as_many_parameters_as_its_makers_say(tmp_path):
+    """A folder with a configuration alone; Hugging Face's count has the pooler, which no run keeps."""
+    large = roberta_large()
+    large.save_pretrained(tmp_path)
+    shape = shape_of(EncoderConfig(), find_model(str(tmp_path)).config)
+    pooler = 1024 * 1024 + 1024
+    assert shape.parameters == Count(354_310_144, 354_310_144)
+    assert shape.parameters.total + pooler == 355_359_744
+    frozen = shape_of(EncoderConfig(num_frozen_layers=24), large)
+    assert frozen.parameters == Count(354_310_144, 0)
+
+
+def roberta_large():
+    from bench.scaling_table import LARGE
+
+    return LARGE
+
+
+@pytest.mark.parametrize(
+    "said, key",
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA L4", "l4"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("AMD Instinct MI250X", "mi250x"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("h100", "h100"),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_calls_it(said, key):
+    assert find_card(said) is CARDS[key]
+
+
+def test_peaks():
+    assert peak_flops("NVIDIA H100 80GB HBM3", torch.bfloat16) == 989.4e12
+    assert peak_flops("Tesla T4", torch.bfloat16) is None and peak_flops("Tesla T4", torch.float32) == 8.1e12
+    assert peak_flops("Some CPU", torch.float32) is None and peak_flops("NVIDIA L4", torch.float64) is None
+    with mock.patch("torch.get_float32_matmul_precision", lambda: "high"):
+        assert peak_flops("NVIDIA A100-SXM4-80GB", torch.float32) == 156e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", torch.float32) == 19.5e12
