@@ -159,6 +159,7 @@ def objectives() -> str:
         ("RobustSentEmbed without RTD, adaptive", {"objective_options.rtd_generator": "none"}),
         ("RobustSentEmbed without RTD, exact", {"objective_options.rtd_generator": "none"}),
         ("RobustSentEmbed, exact", {}),
+        ("RobustSentEmbed, exact, 12 layers frozen", {"encoder.num_frozen_layers": 12}),
         ("RobustSentEmbed, none (the reference)", {"perturbation.reuse": "none"}),
         ("RobustSentEmbed, free (FreeLB)", {"perturbation.reuse": "free"}),
     ):

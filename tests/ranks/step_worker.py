@@ -17,7 +17,7 @@ from tests.ranks.steps import (
     DESCENT,
     DOUBLE,
     SENTENCES,
-    WIRE,
+    counted_on,
     has_stage,
     make_config,
     make_step,
@@ -115,7 +115,7 @@ def main(folder, signs_file, out_file):
             found["collectives"][stage] = collectives(folder, stage, counter)
         for case in DESCENT:
             found["sgd"][case] = sgd_losses(folder, case)
-        for stage, precision, case in WIRE if processes.world_size() > 1 else ():
+        for stage, precision, case in counted_on(processes.world_size()):
             key = f"{case}, stage {stage}, {precision}"
             found["payload"][key] = payload(folder, case, stage, precision, counter)
     if processes.rank() == 0:
