@@ -14,6 +14,7 @@ twice that in a backward pass.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Optional
 
 import torch
@@ -117,10 +118,7 @@ class StepCosts:
     def __init__(self, config: Config, model_config, generator_config=None):
         self.config, self.search = config, config.perturbation.as_mixed()
         self.encoder = shape_of(config.encoder, model_config)
-        with torch.device("meta"):
-            self.objective: Objective = resolve_objective(config.objective)(
-                self.encoder.hidden_size, **config.objective_options
-            )
+        self.objective = _objective_of(config, self.encoder.hidden_size)
         self.head = Count.of(self.objective.parameters())
         self._head_matrices = matrices([self.objective])
         self.has_detection = self.objective.detection is not None
@@ -267,6 +265,16 @@ class StepCosts:
             gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
             total += gradients * passes.forward()
         return total
+
+
+def _objective_of(config: Config, hidden_size: int) -> Objective:
+    """The objective, on the meta device where its constructor can do without numbers."""
+    make = partial(resolve_objective(config.objective), hidden_size, **config.objective_options)
+    try:
+        with torch.device("meta"):
+            return make()
+    except (RuntimeError, NotImplementedError):
+        return make()
 
 
 def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:

@@ -22,6 +22,10 @@ from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
 
 
+class NoShape(RuntimeError):
+    """A configuration from which no model can be built on the meta device."""
+
+
 @dataclass(frozen=True)
 class Count:
     """Elements, and how many of them are trained."""
@@ -144,7 +148,7 @@ def on_meta(config, of_language_model: bool = False) -> nn.Module:
             return auto.from_config(config, trust_remote_code=False, **options)
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"no model can be made of a configuration of type {config.model_type}: {reason}") from error
+        raise NoShape(f"no model of type {config.model_type} can be made without weights: {reason}") from error
 
 
 def measure(hf: nn.Module, path: str = "auto", dropout: Optional[float] = None) -> ModelShape:

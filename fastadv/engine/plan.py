@@ -15,6 +15,7 @@ from fastadv.engine.cards import CARDS, LINKS, Card
 from fastadv.engine.checkpoint import read_state, require_same_config
 from fastadv.engine.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
 from fastadv.engine.memory import Memory, memory
+from fastadv.engine.model_shape import NoShape
 from fastadv.engine.run_folder import describe_adversary, find_checkpoint
 from fastadv.engine.selection import dev_score
 from fastadv.engine.wire import bytes_sent, traffic
@@ -114,7 +115,10 @@ def _what_is_done(config: Config) -> list[str]:
 
 
 def _what_it_costs(config: Config, options: PlanOptions) -> list[str]:
-    costs, batch = find_costs(config), BatchSize.assumed(config, options.mean_length)
+    try:
+        costs, batch = find_costs(config), BatchSize.assumed(config, options.mean_length)
+    except NoShape as error:
+        return [f"costs       not known: {error}"]
     if batch.num_sentences < options.num_gpus:
         raise UserError(
             f"train.batch_size = {batch.num_sentences}: expected at least --num_gpus, {options.num_gpus}: every GPU "

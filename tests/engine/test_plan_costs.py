@@ -50,10 +50,10 @@ def test_roberta_large_is_planned_from_its_configuration_alone(planned):
     assert [line.split()[-10] for line in marked] == list("0123")
     assert [line.split()[0] == "*" for line in marked] == [False, True, False, False]
     (hours,) = (line for line in out.splitlines() if line.startswith("hours"))
-    assert "31,250 steps of" in hours and "35% of 989.4 TFLOP/s (bf16; assumed" in hours
+    assert "31,252 steps of" in hours and "35% of 989.4 TFLOP/s (bf16; assumed" in hours
     config = load_config(str(ROBERTA), ["--objective_options.rtd_generator=unigram"])
     seconds = seconds_a_step(StepCosts(config, LARGE), BatchSize.assumed(config), 8, CARDS["h100"], 0.35)
-    assert f"hours       {31_250 * seconds / 3600:,.2f}: " in hours
+    assert f"hours       {31_252 * seconds / 3600:,.2f}: " in hours
 
 
 def test_what_is_stated_changes_what_is_said(planned):
@@ -83,6 +83,19 @@ def test_what_is_stated_changes_what_is_said(planned):
 def test_mistakes_in_what_is_stated_are_one_line(planned, argument, said):
     status, out, err = planned(argument)
     assert status == 2 and out == "" and err.startswith(f"fastadv: {said}") and err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_built_has_no_costs_and_a_plan_all_the_same(planned, monkeypatch):
+    def refuse(*_, **__):
+        raise ZeroDivisionError("it looks\nat its weights")
+
+    monkeypatch.setattr("transformers.AutoModel.from_config", refuse)
+    # Another dropout, another shape: what was measured before is remembered.
+    status, out, _ = planned("--encoder.dropout=0.123")
+    assert status == 0 and out.startswith("encoder ")
+    assert out.endswith(
+        "costs       not known: no model of type roberta can be made without weights: it looks at its weights\n"
+    )
 
 
 def test_options_of_a_dry_run_are_no_keys_of_a_run(capfd):
