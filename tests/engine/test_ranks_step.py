@@ -10,23 +10,10 @@ from fastadv.encoder.source import find_model
 from fastadv.engine.costs import BatchSize, StepCosts
 from fastadv.engine.wire import traffic
 from tests.conftest import write_tiny_bert
+from tests.ranks.counted import CASES, DESCENT, WIRE, WIRE_OF_TWO, counted_on, sgd_losses
 from tests.ranks.mutants import MUTANTS
 from tests.ranks.start import run_ranks
-from tests.ranks.steps import (
-    BATCHES,
-    CASES,
-    DESCENT,
-    DOUBLE,
-    SENTENCES,
-    WIRE,
-    WIRE_OF_TWO,
-    counted_on,
-    has_stage,
-    make_step,
-    same_tokens_replaced,
-    signs,
-)
-from tests.ranks.wire import sgd_losses
+from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, has_stage, make_step, same_tokens_replaced, signs
 
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
@@ -109,17 +96,6 @@ def test_a_planted_mistake_shows(ranks, expected, name):
     assert (furthest > 1e-3) == (num_ranks > 1)
 
 
-def test_the_inner_loop_sends_nothing(ranks):
-    num_ranks, found = ranks
-    for stage in range(4):
-        first, second, planted = found["collectives"][stage]
-        assert stage == 3 or first["inside"] == []
-        assert second["inside"] == [], f"stage {stage}, {num_ranks} ranks"
-        # The counter sees what is there to see.
-        assert planted["inside"] == ["all_reduce"] * 2
-        assert num_ranks == 1 or len(second["outside"]) >= 3
-
-
 # Whose functions each part of the model is handed to, as the worker tags them.
 PARTS = {
     "row counts": "row counts: all_gather",
@@ -194,3 +170,14 @@ def alone(encoder_folder):
 def test_twenty_steps_of_gradient_descent_do_not_depend_on_the_number_of_ranks(ranks, alone, case):
     assert len(alone[case]) == 20 and alone[case][0] > 1.05 * alone[case][-1]
     assert ranks[1]["sgd"][case] == pytest.approx(alone[case], rel=1e-5)
+
+
+def test_the_inner_loop_sends_nothing(ranks):
+    num_ranks, found = ranks
+    for stage in range(4):
+        first, second, planted = found["collectives"][stage]
+        assert stage == 3 or first["inside"] == []
+        assert second["inside"] == [], f"stage {stage}, {num_ranks} ranks"
+        # The counter sees what is there to see.
+        assert planted["inside"] == ["all_reduce"] * 2
+        assert num_ranks == 1 or len(second["outside"]) >= 3

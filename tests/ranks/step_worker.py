@@ -10,14 +10,13 @@ import torch.distributed as dist
 
 from fastadv.engine import processes, zero
 from fastadv.engine.inner_loss import InnerLoss
+from tests.ranks.counted import DESCENT, counted_on, payload, sgd_losses
 from tests.ranks.counter import CountedCollectives
 from tests.ranks.mutants import MUTANTS, planted
 from tests.ranks.steps import (
     BATCHES,
-    DESCENT,
     DOUBLE,
     SENTENCES,
-    counted_on,
     has_stage,
     make_config,
     make_step,
@@ -26,7 +25,6 @@ from tests.ranks.steps import (
     signs,
     token_share,
 )
-from tests.ranks.wire import payload, sgd_losses
 
 
 def with_deepspeed(folder, case, stage, num_rows, recorded):
@@ -100,6 +98,11 @@ def main(folder, signs_file, out_file):
     recorded = torch.load(signs_file, weights_only=True)
     found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}, "payload": {}, "sgd": {}}
     with same_tokens_replaced():
+        for case in DESCENT:
+            found["sgd"][case] = sgd_losses(folder, case)
+        for stage, precision, case in counted_on(processes.world_size()):
+            key = f"{case}, stage {stage}, {precision}"
+            found["payload"][key] = payload(folder, case, stage, precision, counter)
         for case, num_rows in DOUBLE:
             found["float64"][f"{case}, {num_rows} rows"] = with_torch(folder, case, num_rows)
         for name, (_, case) in MUTANTS.items():
@@ -113,11 +116,6 @@ def main(folder, signs_file, out_file):
                 found["deepspeed"][key] = with_deepspeed(folder, case, stage, num_rows, recorded)
         for stage in range(4):
             found["collectives"][stage] = collectives(folder, stage, counter)
-        for case in DESCENT:
-            found["sgd"][case] = sgd_losses(folder, case)
-        for stage, precision, case in counted_on(processes.world_size()):
-            key = f"{case}, stage {stage}, {precision}"
-            found["payload"][key] = payload(folder, case, stage, precision, counter)
     if processes.rank() == 0:
         torch.save(found, out_file)
     processes.shutdown()

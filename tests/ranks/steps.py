@@ -36,28 +36,13 @@ CASES = {
 }
 
 
-_N = {"rho": 1.0, "norm": "l2"}
-CASES["pgd, N = 1"] = ("robustsentembed", _RTD, {**_SIZES, **_N, "num_steps": 1})
-CASES["pgd, N = 5"] = ("robustsentembed", _RTD, {**_SIZES, **_N, "num_steps": 5})
-
-
-def counted_on(num_ranks: int) -> list[tuple[int, str, str]]:
-    """Whose bytes are counted at this world size; one rank sends nothing."""
-    return {1: [], 2: [*WIRE, *WIRE_OF_TWO]}.get(num_ranks, WIRE)
-
-
 def has_stage(case: str, stage: int) -> bool:
     """Stage 3 leaves no rank the parameters that free passes take gradients by."""
     return case != "free" or stage < 3
 
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
-BATCHES = [*((case, 7) for case in CASES if "N =" not in case), ("pgd", 8)]
-# Twenty steps of gradient descent.
-DESCENT = ["simcse", "pgd"]
-# Whose bytes are counted: (stage, precision, case), at world sizes 2 and 4, and at 2 alone.
-WIRE = [(stage, "fp32", f"pgd, N = {num_steps}") for stage in range(4) for num_steps in (1, 5)]
-WIRE_OF_TWO = [*((stage, "bf16", "pgd, N = 1") for stage in (1, 2, 3)), (0, "fp32", "simcse"), (0, "fp32", "free")]
+BATCHES = [*((case, 7) for case in CASES), ("pgd", 8)]
 # In float64, with signs of its own.
 DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7)]
 

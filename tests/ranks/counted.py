@@ -9,9 +9,23 @@ import torch.distributed as dist
 from fastadv.engine import processes, zero
 from fastadv.engine.gather import GlobalBatch, _GatherRows
 from fastadv.perturbation import EtaTable
-from tests.ranks.steps import SENTENCES, make_config, make_step, share_of
+from tests.ranks.steps import _RTD, _SIZES, CASES, SENTENCES, make_config, make_step, share_of
 
 NUM_SGD_STEPS = 20
+# Twenty steps of gradient descent.
+DESCENT = ["simcse", "pgd"]
+
+for _num_steps in (1, 5):
+    _search = {**_SIZES, "rho": 1.0, "norm": "l2", "num_steps": _num_steps}
+    CASES[f"pgd, N = {_num_steps}"] = ("robustsentembed", _RTD, _search)
+# Whose bytes are counted: (stage, precision, case), at world sizes 2 and 4, and at 2 alone.
+WIRE = [(stage, "fp32", f"pgd, N = {num_steps}") for stage in range(4) for num_steps in (1, 5)]
+WIRE_OF_TWO = [*((stage, "bf16", "pgd, N = 1") for stage in (1, 2, 3)), (0, "fp32", "simcse"), (0, "fp32", "free")]
+
+
+def counted_on(num_ranks: int) -> list[tuple[int, str, str]]:
+    """Whose bytes are counted at this world size; one rank sends nothing."""
+    return {1: [], 2: [*WIRE, *WIRE_OF_TWO]}.get(num_ranks, WIRE)
 
 
 def payload(folder, case, stage, precision, counter):
