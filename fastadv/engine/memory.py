@@ -123,8 +123,8 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     graph = _Graphs(costs, own, is_fused)
     of_detection = graph.of_detection() if costs.has_detection else 0.0
     if is_cut:
-        # The backward runs passes again one by one, but for z and z+, which may be one.
-        outer, num_waiting = max(2 * graph.of_view(), of_detection), 0
+        # The backward runs passes again one by one, but for z and z+, which on a GPU are one.
+        outer, num_waiting = max((1 + is_fused) * graph.of_view(), of_detection), 0
     else:
         outer, num_waiting = costs.num_outer_views * graph.of_view() + of_detection, costs.num_clean_views
     inner = 0.0
@@ -133,7 +133,7 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     elif costs.objective.uses_adversary and costs.search.num_inner_steps > 0:
         is_full = costs.search.reuse == "none"
         inner = num_waiting * graph.of_view() + graph.of_inner_step(is_full)
-    return perturbations + keys + max(outer, inner)
+    return perturbations + keys + max(outer, inner) + graph.of_layer_run_again()
 
 
 class _Graphs:
@@ -173,9 +173,7 @@ class _Graphs:
         """z, z+ or z_adv: everything kept, and X in float32."""
         shape = self._shape
         if self._is_checkpointed:
-            elements = len(shape.layers) * self._num_rows * shape.hidden_size
-            # One layer at a time is run once more; its part is shared by all views, and small beside theirs.
-            elements += self._layer(self._num_rows, self._num_padded)
+            elements = self._inputs_of_layers()
         else:
             elements = (len(shape.layers) - 1) * self._layer(self._num_rows, self._num_padded) + self._last_layer(True)
         return self._width * elements + 4 * self._num_rows * shape.embedding_size
@@ -187,6 +185,15 @@ class _Graphs:
         return whole.of_view()
 
     def of_inner_step(self, is_full: bool) -> float:
+        if self._is_checkpointed:
+            return self._width * self._inputs_of_layers()
         last = self._last_layer(is_full)
         layers = (len(self._shape.layers) - 1) * self._layer(self._num_rows, self._num_padded, is_full)
         return self._width * (layers + last)
+
+    def of_layer_run_again(self) -> float:
+        """Where activations are checkpointed, of one layer at a time."""
+        return self._width * self._layer(self._num_rows, self._num_padded) if self._is_checkpointed else 0.0
+
+    def _inputs_of_layers(self) -> float:
+        return len(self._shape.layers) * self._num_rows * self._shape.hidden_size

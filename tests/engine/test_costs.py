@@ -21,6 +21,7 @@ from fastadv.engine.step import Step
 from fastadv.engine.wire import Traffic, bytes_sent
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.rtd import build_detection
+from fastadv_kernels import backend
 
 RELATIVE = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 RTD = {"rtd_generator": "unigram"}
@@ -92,12 +93,12 @@ def make_config(case):
     return config
 
 
-def make_step(config, hf_config):
+def make_step(config, hf_config, of_encoder=(), of_step=()):
     from transformers import BertModel
 
     asked = config.encoder
     hf = BertModel(hf_config, add_pooling_layer=False)
-    encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path)
+    encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path, **dict(of_encoder))
     if asked.num_frozen_layers is not None:
         freeze_layers(encoder.hf, asked.num_frozen_layers)
     objective = resolve_objective(config.objective)(encoder.hidden_size, **config.objective_options)
@@ -105,7 +106,7 @@ def make_step(config, hf_config):
     if objective.detection is not None:
         counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
         detection = build_detection(objective.detection, encoder, lambda: counts)
-    return Step(encoder, objective, config.perturbation, detection).train()
+    return Step(encoder, objective, config.perturbation, detection, **dict(of_step)).train()
 
 
 def counted(step, batch):
@@ -183,12 +184,19 @@ def test_low_rank_adapters_are_what_is_trained():
 
 
 @pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "none, no eta", "uscal, clean graph"])
-@pytest.mark.parametrize("is_fused", [False, True], ids=["matmul", "sdpa"])
-def test_activations_are_the_peak_of_live_tensors(case, is_fused):
+@pytest.mark.parametrize(
+    "attention, dropout",
+    [
+        ("sdpa", 0.0),
+        ("matmul", 0.0),
+        # The reference keeps its masks; the library draws them again.
+        pytest.param("matmul", 0.1, marks=pytest.mark.skipif(backend.native_library is None, reason="no C++ library")),
+    ],
+)
+def test_activations_are_the_peak_of_live_tensors(case, attention, dropout):
     config, batch = make_config(case), make_batch(32, 32)
     hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
-    config.encoder.dropout = 0.0 if is_fused else 0.1
-    config.engine.attention = "sdpa" if is_fused else "matmul"
+    config.encoder.dropout, config.engine.attention = dropout, attention
     step = make_step(config, hf_config)
     for encoder in (step.encoder, *([step.detection.discriminator] if step.detection else [])):
         encoder._model.attention = config.engine.attention
@@ -197,7 +205,31 @@ def test_activations_are_the_peak_of_live_tensors(case, is_fused):
     measure_costs(lambda: counted(step, batch), parameters, 0)
     found = measure_costs(lambda: step(batch).backward(), parameters, 0)["working_mib"] * 2**20
     size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    is_fused = attention == "sdpa"
     assert activations(StepCosts(config, hf_config), size, 1, is_fused) == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.skipif(not hasattr(Config().train, "micro_batch_size"), reason="this tree has no micro-batches")
+@pytest.mark.parametrize("micro_batch_size, is_checkpointed", [(16, False), (None, True), (16, True)])
+@pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "uscal, clean graph"])
+def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_batch_size, is_checkpointed):
+    config, batch = make_config(case), make_batch(64, 32)
+    hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
+    config.encoder.dropout, config.train.batch_size = 0.0, 64
+    config.train.micro_batch_size, config.engine.checkpoint_activations = micro_batch_size, is_checkpointed
+    step = make_step(
+        config, hf_config, {"checkpoint_activations": is_checkpointed}, {"micro_batch_size": micro_batch_size}
+    )
+    parameters = list(step.parameters())
+    measure_costs(lambda: counted(step, batch), parameters, 0)
+    step.zero_grad(set_to_none=True)
+    found = measure_costs(lambda: step(batch).backward(), parameters, 0)
+    model, size = StepCosts(config, hf_config), BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    flops = sum(model.flops(size, is_probe=True).values()) + model.recomputed(size)
+    assert flops == pytest.approx(found["flops"], rel=0.001)
+    # Beside a small piece's graph what the model leaves out is not small: sums of gradients, a piece's look-up.
+    left_out = 2 * 4 * hf_config.hidden_size * hf_config.intermediate_size * 4
+    assert activations(model, size, 1, False) == pytest.approx(found["working_mib"] * 2**20, rel=0.15, abs=left_out)
 
 
 def test_state_at_stage_0_is_what_lies_in_memory():
