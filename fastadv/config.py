@@ -218,6 +218,10 @@ class EngineConfig:
 
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
+    offload_optimizer: Literal["none", "cpu"] = "none"
+    """at zero_stage 1 to 3: optimizer state, master weights and the update itself on the host"""
+    offload_parameters: Literal["none", "cpu"] = "none"
+    """at zero_stage 3: each rank's piece of the parameters on the host, fetched for the length of a step"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """compute type; the optimizer's weights and state are float32 in both. bf16 casts the weights once a step: at
     zero_stage 0 those behind the embeddings, with float32 gradients between ranks; at 1 to 3 all, by DeepSpeed"""

@@ -27,6 +27,7 @@ def check_engine(config: Config) -> None:
             "engine.checkpoint_activations = true: expected false at engine.zero_stage 3, which takes a layer's "
             "weights away before its second run is over; train.micro_batch_size saves memory there"
         )
+    _check_offload(config)
     if config.train.micro_batch_size is not None:
         _check_micro_batches(config)
     _check_attention(config)
@@ -97,3 +98,14 @@ def _check_joint_views(config: Config) -> None:
         obstacle = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
     if obstacle is not None:
         raise UserError(f"engine.joint_views = true: expected false or null where {obstacle}")
+
+
+def _check_offload(config: Config) -> None:
+    engine = config.engine
+    for name, lowest, stages in (("offload_optimizer", 1, "1 to 3"), ("offload_parameters", 3, "3")):
+        value = getattr(engine, name)
+        if value != "none" and engine.zero_stage < lowest:
+            raise UserError(
+                f"engine.{name} = {value}: expected none at engine.zero_stage {engine.zero_stage}, or zero_stage "
+                f"{stages}, where DeepSpeed holds what is moved"
+            )

@@ -37,7 +37,9 @@ def help_text(objective: str = "robustsentembed") -> str:
     parser.add_argument(
         "--dry_run",
         action="store_true",
-        help="check all that can be checked without weights, print the plan, end",
+        help="check all that can be checked without weights, print the plan and what it would cost, end; with it may "
+        "be given --card h100 (docs/scaling.md has the names), --num_gpus 8, --link ib400, --mean_length 22 (tokens), "
+        "--num_sentences 1000000, --utilisation 0.35",
     )
     parser.add_argument("--print_config", action="store_true", help="print the whole configuration as YAML, end")
     for action in parser._actions:

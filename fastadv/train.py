@@ -69,7 +69,12 @@ def _run(argv: list[str]) -> int:
         adopt_slurm()
     given = split_overrides(argv, flags=("dry_run", "print_config"))
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
-    settings = {key: value for key, value in given if key in ("config", "dry_run", "print_config", "local_rank")}
+    names = ["config", "dry_run", "print_config", "local_rank"]
+    if ("dry_run", None) in given:
+        from fastadv.engine.plan import OPTION_NAMES, PlanOptions, describe_plan
+
+        names += OPTION_NAMES
+    settings = {key: value for key, value in given if key in names}
     overrides = [f"--{key}={value}" for key, value in given if key not in settings]
     _send_log_to_terminal()
     config = load_config(settings.get("config"), overrides)
@@ -79,12 +84,13 @@ def _run(argv: list[str]) -> int:
     check_encoder(config)
     if "dry_run" in settings:
         from fastadv.engine.build import check_machine, choose_kernels
-        from fastadv.engine.plan import describe_plan
 
-        choose_kernels(config)
-        check_machine(config)
-
-        print(describe_plan(config))
+        options = PlanOptions.parse(settings)
+        # A named card is another machine's.
+        if options.card is None:
+            choose_kernels(config)
+            check_machine(config)
+        print(describe_plan(config, options))
         return 0
     from fastadv.engine.loop import Trainer
     from fastadv.engine.manifest import disk_errors_explained

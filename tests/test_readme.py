@@ -78,7 +78,15 @@ def test_nothing_is_left_to_fill_in():
 
 
 @pytest.mark.parametrize(
-    "file", ["README.md", "CONTRIBUTING.md", "docs/install.md", "docs/methods.md", "docs/quickstart-study.md"]
+    "file",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/install.md",
+        "docs/methods.md",
+        "docs/quickstart-study.md",
+        "docs/scaling.md",
+    ],
 )
 def test_files_that_are_linked_exist(file):
     text = (ROOT / file).read_text(encoding="utf-8")

@@ -19,6 +19,8 @@ from .processes import import_deepspeed, world_size
 
 # More elements than any model has: what is prefetched in one piece at stage 3.
 _ALL = 10**12
+MOST_REDUCED_AT_ONCE = 5 * 10**8
+"""elements of DeepSpeed's reduction bucket, where the model has as many"""
 
 
 class NonFiniteUpdate(RuntimeError):
@@ -35,8 +37,14 @@ class NonFiniteUpdate(RuntimeError):
 
 def deepspeed_config(config: Config) -> dict:
     """DeepSpeed's own configuration, made of ours."""
-    stage = config.engine.zero_stage
+    stage, engine = config.engine.zero_stage, config.engine
     zero = {"stage": stage}
+    # Only a GPU reads and writes pinned memory by itself.
+    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if engine.offload_optimizer == "cpu":
+        zero["offload_optimizer"] = host
+    if engine.offload_parameters == "cpu":
+        zero["offload_param"] = dict(host)
     if stage == 3:
         # A parameter that is fetched stays until its last use of the step, so the inner loop fetches nothing.
         # Prefetching all of them keeps them; the reuse distance would too, but is searched in quadratic time.
@@ -47,6 +55,8 @@ def deepspeed_config(config: Config) -> dict:
         "gradient_accumulation_steps": config.train.accumulation_steps,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
+        # On the host, too, the update is torch's fused AdamW; DeepSpeed's own would be compiled on first use.
+        "zero_force_ds_cpu_optimizer": False,
         # At stage 0 the step itself casts the weights; DeepSpeed's bfloat16 begins with stage 1.
         "bf16": {"enabled": config.engine.precision == "bf16" and stage > 0},
         # At stage 0 `update` clips by the norm that its guard has computed anyway.
@@ -66,9 +76,11 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
         for parameter in getattr(module, "encoder", module).parameters():
             if not parameter.requires_grad:
                 parameter.before_rounding = parameter.detach().cpu().clone()
-    engine, *_ = deepspeed.initialize(
-        model=module, optimizer=optimizer, lr_scheduler=schedule, config=deepspeed_config(config)
-    )
+    settings = deepspeed_config(config)
+    # DeepSpeed allots its bucket in full, 5e8 elements, however small the model.
+    num_trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    settings["zero_optimization"]["reduce_bucket_size"] = min(MOST_REDUCED_AT_ONCE, max(1, num_trained))
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, lr_scheduler=schedule, config=settings)
     if config.engine.zero_stage == 0 and world_size() == 1:
         # The mean over one rank is the gradient itself; DeepSpeed would copy it into a bucket and back for it.
         engine.enable_backward_allreduce = False

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from fastadv.engine import processes, zero
 from fastadv.engine.inner_loss import InnerLoss
+from tests.ranks.counted import DESCENT, counted_on, payload, sgd_losses
 from tests.ranks.counter import CountedCollectives
 from tests.ranks.mutants import MUTANTS, planted
 from tests.ranks.steps import (
@@ -95,8 +96,13 @@ def main(folder, signs_file, out_file):
     counter = CountedCollectives()
     processes.init_distributed()
     recorded = torch.load(signs_file, weights_only=True)
-    found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}}
+    found = {"deepspeed": {}, "float64": {}, "collectives": {}, "mutants": {}, "payload": {}, "sgd": {}}
     with same_tokens_replaced():
+        for case in DESCENT:
+            found["sgd"][case] = sgd_losses(folder, case)
+        for stage, precision, case in counted_on(processes.world_size()):
+            key = f"{case}, stage {stage}, {precision}"
+            found["payload"][key] = payload(folder, case, stage, precision, counter)
         for case, num_rows in DOUBLE:
             found["float64"][f"{case}, {num_rows} rows"] = with_torch(folder, case, num_rows)
         for name, (_, case) in MUTANTS.items():

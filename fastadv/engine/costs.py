@@ -1,0 +1,322 @@
+"""What a step costs in floating-point operations, from a configuration alone (docs/scaling.md).
+
+Counted are matrix products, two operations for a multiplication and an addition, of all ranks together. A linear map
+costs 2 * rows * elements forward, the same for the gradient by its input, and the same for that by its weight where it
+is trained. Attention has two products of (L, D) by (D, L) a sentence, laid out to the batch's longest sentence, and
+twice that in a backward pass.
+
+    outer pass (z, z+, z_adv, D)      forward, gradient by inputs and by weights      3F
+    inner gradient                    forward, gradient by inputs                     2F
+    inner gradient, reuse none        z+ anew, forward, full backward: once for delta, once for eta     8F
+    inner gradient, clean graph       gradient by inputs                              1F
+
+``tests/engine/test_costs.py`` compares with what torch counts in real steps.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Optional
+
+import torch
+from torch import nn
+
+from fastadv.config import Config
+from fastadv.config_checks import rtd_generator_of
+from fastadv.objectives.base import Objective, resolve_objective
+
+from .cards import find_card, peak_flops
+from .model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
+
+__all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
+
+MEAN_LENGTH_SHARE = 0.69
+"""mean length over max_length where nothing is known of the text: 21.95 of 32 in 10,000 sentences of film reviews"""
+
+_NUM_CONTRASTS = {"simcse": 1, "uscal": 2, "robustsentembed": 3}
+"""sets of keys that queries are compared with in the outer loss"""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """Sentences and tokens of a batch over all ranks."""
+
+    num_sentences: int
+    num_tokens: float
+    length: int
+    """tokens of the longest sentence, which attention lays all of them out to"""
+
+    @classmethod
+    def assumed(cls, config: Config, mean_length: Optional[float] = None) -> "BatchSize":
+        """A batch of the config's size; None assumes ``MEAN_LENGTH_SHARE``."""
+        mean = MEAN_LENGTH_SHARE * config.encoder.max_length if mean_length is None else mean_length
+        return cls(config.train.batch_size, mean * config.train.batch_size, config.encoder.max_length)
+
+
+class Passes:
+    """FLOPs of passes of one batch through a model.
+
+    Args:
+        first_tokens_only: whether the last layer asks at first tokens alone.
+        num_asking: tokens at which it asks in place of these (a generator's masked ones); attention is then whole.
+    """
+
+    def __init__(
+        self, shape: ModelShape, batch: BatchSize, first_tokens_only: bool, num_asking: Optional[float] = None
+    ):
+        self.shape, self.batch = shape, batch
+        self._num_rows = batch.num_tokens if shape.is_packed else batch.num_sentences * batch.length
+        self._asks_first = first_tokens_only and shape.is_packed
+        self._num_asking = num_asking if shape.is_packed else None
+
+    def _layers(self):
+        """Layer, rows of its keys, rows that ask, and FLOPs of its attention forward."""
+        batch, hidden, last = self.batch, self.shape.hidden_size, len(self.shape.layers) - 1
+        for i, layer in enumerate(self.shape.layers):
+            asking, num_queries = self._num_rows, batch.num_sentences * batch.length
+            if i == last and self._asks_first:
+                asking = num_queries = batch.num_sentences
+            elif i == last and self._num_asking is not None:
+                asking = self._num_asking
+            yield layer, self._num_rows, asking, 4.0 * num_queries * batch.length * hidden
+
+    def forward(self) -> float:
+        total = 2.0 * self._num_rows * self.shape.mapping.total
+        for layer, rows, asking, attention in self._layers():
+            total += attention + 2.0 * (rows * layer.keys.total + asking * layer.asking.total)
+        return total
+
+    def backward(self, of_weights: bool, of_input: bool) -> float:
+        """``of_input``: whether a gradient by X is wanted. Layers below the first that wants one do nothing."""
+        mapping, wanted = self.shape.mapping, of_input
+        total = 2.0 * self._num_rows * _products(mapping, of_weights, wanted)
+        wanted = wanted or (of_weights and mapping.trained > 0)
+        for layer, rows, asking, attention in self._layers():
+            is_trained = of_weights and layer.is_trained
+            if wanted or is_trained:
+                total += 2.0 * attention + 2.0 * rows * _products(layer.keys, of_weights, wanted)
+                total += 2.0 * asking * _products(layer.query, of_weights, wanted)
+                total += 2.0 * asking * _products(layer.rest, of_weights, True)
+            wanted = wanted or is_trained
+        return total
+
+    def outer(self, of_input: bool) -> float:
+        return self.forward() + self.backward(True, of_input)
+
+
+def _products(count: Count, of_weights: bool, of_input: bool) -> int:
+    return (count.total if of_input else 0) + (count.trained if of_weights else 0)
+
+
+class StepCosts:
+    """Parameters and FLOPs of the step that a config asks for.
+
+    Args:
+        model_config: the transformers configuration of ``config.encoder.model``.
+        generator_config: that of the generator of replaced token detection, where it is a model.
+    """
+
+    def __init__(self, config: Config, model_config, generator_config=None):
+        self.config, self.search = config, config.perturbation.as_mixed()
+        self.encoder = shape_of(config.encoder, model_config)
+        self.objective = _objective_of(config, self.encoder.hidden_size)
+        self.head = Count.of(self.objective.parameters())
+        self._head_matrices = matrices([self.objective])
+        self.has_detection = self.objective.detection is not None
+        self.generator: Optional[ModelShape] = None
+        self.generator_head = 0
+        if generator_config is not None:
+            self._measure_generator(generator_config)
+
+    def _measure_generator(self, generator_config) -> None:
+        model = on_meta(generator_config, of_language_model=True)
+        self.generator = measure(model.base_model)
+        of_base = {id(module) for module in model.base_model.modules()}
+        linear = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in of_base]
+        self.generator_head = sum(module.weight.numel() for module in linear)
+
+    @property
+    def discriminator(self) -> Count:
+        """Parameters of D, a copy of the encoder, and of its head."""
+        if not self.has_detection:
+            return Count()
+        of_head = self.encoder.head_parameters_of_detection
+        return self.encoder.parameters + Count(of_head, of_head)
+
+    @property
+    def num_generator_parameters(self) -> int:
+        """Frozen, outside DeepSpeed. The head's matrix is its word embeddings; what little else it has is left out."""
+        return 0 if self.generator is None else self.generator.parameters.total
+
+    @property
+    def parameters(self) -> Count:
+        """All that DeepSpeed holds: encoder, heads, D."""
+        return self.encoder.parameters + self.head + self.discriminator
+
+    @property
+    def num_clean_views(self) -> int:
+        """z, z+ (drawn or given), and a given hard negative."""
+        has_hard_negative = self.config.data.negative_field is not None
+        return 1 + (1 + has_hard_negative if self.objective.uses_positive else 0)
+
+    @property
+    def num_outer_views(self) -> int:
+        """Passes whose graphs are alive together when the backward pass begins; D's is counted apart."""
+        return self.num_clean_views + (self.objective.uses_adversary and self.search.reuse != "free")
+
+    @property
+    def has_clean_graph(self) -> bool:
+        """Whether the first inner gradient comes from z's own graph."""
+        search = self.search
+        return (
+            self.objective.uses_adversary
+            and search.reuse in ("exact", "adaptive")
+            and search.sigma == 0
+            and not search.use_eta
+            and (search.inner_dropout == "frozen" or self.encoder.dropout == 0)
+            and self.encoder.embeddings.trained > 0
+            and self.config.engine.compile == "none"
+            and getattr(self.config.train, "micro_batch_size", None) is None
+            and not getattr(self.config.engine, "checkpoint_activations", False)
+        )
+
+    def flops(
+        self,
+        batch: BatchSize,
+        num_gradients: Optional[int] = None,
+        is_probe: Optional[bool] = None,
+        num_masked: Optional[float] = None,
+    ) -> dict[str, float]:
+        """FLOPs of a batch by part; parts that do not run are left out.
+
+        Args:
+            num_gradients: reuse adaptive: how many a step takes; None: 1, the fewest.
+            is_probe: reuse adaptive: whether this step probes; None: a probe's share of ``probe_every`` steps.
+            num_masked: tokens that the generator refills; None: those that ``rtd_mask_ratio`` takes on average.
+        """
+        is_cls = self.config.encoder.pooling == "cls"
+        passes, graded = Passes(self.encoder, batch, is_cls), self.encoder.embeddings.trained > 0
+        head = 2.0 * batch.num_sentences * self._head_matrices.total
+        outer = passes.outer(graded) + 3 * head
+        compared = 2.0 * batch.num_sentences**2 * self.encoder.hidden_size
+        found = {"clean views": self.num_clean_views * outer}
+        if self.objective.uses_adversary:
+            forward, by_input = passes.forward() + head, passes.backward(False, True) + head
+            if self.search.reuse == "free":
+                outer_of_x = passes.outer(True) + 3 * head
+                found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
+            else:
+                gradient = forward + by_input + 2 * compared
+                reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * compared
+                found["inner steps"] = self._inner(gradient, reference, forward, num_gradients, is_probe)
+                found["adversarial view"] = outer
+        contrasts = _NUM_CONTRASTS.get(self.config.objective, 1 + self.objective.uses_adversary)
+        repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
+        found["contrastive losses"] = 3 * contrasts * repeated * compared
+        if self.has_detection:
+            found["replaced token detection"] = self._detection(batch, num_masked)
+        return found
+
+    def _inner(
+        self,
+        gradient: float,
+        reference: float,
+        forward: float,
+        num_gradients: Optional[int],
+        is_probe: Optional[bool],
+    ) -> float:
+        search = self.search
+        num_steps = search.num_inner_steps
+        points = 2 if search.gradient == "separate" and search.rho not in (0, 1) else 1
+        if search.reuse == "none":
+            return num_steps * points * (2 if search.use_eta else 1) * reference
+        spared = forward * min(num_steps, 1) if self.has_clean_graph else 0.0
+        whole = num_steps * points * gradient
+        if search.reuse != "adaptive" or num_steps == 0:
+            return whole - spared
+        taken = min(num_steps, 1 if num_gradients is None else num_gradients) * points * gradient
+        share = 1 / self.config.perturbation.probe_every if is_probe is None else float(is_probe)
+        # A probe evaluates the loss at two ends, to say what fewer gradients would have reached.
+        return share * (whole + 2 * forward) + (1 - share) * taken - spared
+
+    def _detection(self, batch: BatchSize, num_masked: Optional[float]) -> float:
+        head = 2.0 * batch.num_tokens * 2 * self.encoder.hidden_size
+        total = Passes(self.encoder, batch, False).outer(True) + 3 * head
+        if self.generator is not None:
+            if num_masked is None:
+                # Every sentence has two special tokens, which are never masked, and at least one masked token.
+                ratio = self.config.objective_options.get("rtd_mask_ratio", 0.3)
+                num_masked = max(batch.num_sentences, ratio * (batch.num_tokens - 2 * batch.num_sentences))
+            total += Passes(self.generator, batch, False, num_masked).forward()
+            total += 2.0 * num_masked * self.generator_head
+        return total
+
+    def recomputed(self, batch: BatchSize, num_ranks: int = 1) -> float:
+        """FLOPs of forwards that are run again, because of micro-batches or of checkpointed activations.
+
+        They take time and are no part of ``flops``: utilisation counts what the model needs.
+        """
+        is_checkpointed = getattr(self.config.engine, "checkpoint_activations", False)
+        times = is_cut_up(self.config, batch, num_ranks) + is_checkpointed
+        passes = Passes(self.encoder, batch, self.config.encoder.pooling == "cls")
+        total = times * self.num_outer_views * passes.forward()
+        if self.has_detection:
+            total += times * Passes(self.encoder, batch, False).forward()
+        if is_checkpointed and self.objective.uses_adversary:
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+            total += gradients * passes.forward()
+        return total
+
+
+def _objective_of(config: Config, hidden_size: int) -> Objective:
+    """The objective, on the meta device where its constructor can do without numbers."""
+    make = partial(resolve_objective(config.objective), hidden_size, **config.objective_options)
+    try:
+        with torch.device("meta"):
+            return make()
+    except (RuntimeError, NotImplementedError):
+        return make()
+
+
+def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:
+    """Whether a rank's share passes through the encoder in more than one micro-batch."""
+    size = getattr(config.train, "micro_batch_size", None)
+    return size is not None and size < -(-batch.num_sentences // num_ranks)
+
+
+def find_costs(config: Config, model_config=None) -> StepCosts:
+    """The costs of a config whose models are found by name; reads their configurations and no weights."""
+    from fastadv.encoder.source import find_model
+
+    if model_config is None:
+        model_config = find_model(config.encoder.model).config
+    generator = rtd_generator_of(config)
+    generator_config = None if generator in (None, "unigram") else find_model(generator).config
+    return StepCosts(config, model_config, generator_config)
+
+
+def step_flops(
+    config: Config,
+    model_config,
+    num_tokens: float,
+    num_sentences: int,
+    length: Optional[int] = None,
+    num_gradients: Optional[int] = None,
+) -> float:
+    """FLOPs that the model needs for a batch of so many real tokens and sentences, over all ranks.
+
+    Linear in both but for the contrastive losses, so the sums over an optimizer step's batches may be given.
+
+    Args:
+        model_config: the transformers configuration of the encoder (``encoder.hf.config``).
+        length: tokens of the longest sentence; None: ``encoder.max_length``.
+        num_gradients: reuse adaptive: as logged; None: 1.
+    """
+    key = repr(config), model_config.to_json_string(use_diff=False)
+    if key not in _known:
+        _known[key] = find_costs(config, model_config)
+    batch = BatchSize(num_sentences, num_tokens, config.encoder.max_length if length is None else length)
+    return sum(_known[key].flops(batch, num_gradients).values())
+
+
+_known: dict[tuple[str, str], StepCosts] = {}
+"""A loop asks every step, and a model is measured once."""

@@ -1,0 +1,317 @@
+"""The cost model against what torch counts in real steps, and against sizes that are published."""
+
+from unittest import mock
+
+import pytest
+import torch
+
+from bench.step_cost import StepCounter, bytes_of, measure_costs
+from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
+from fastadv.data.packing import PackedBatch
+from fastadv.encoder import Encoder
+from fastadv.encoder.depth import freeze_layers
+from fastadv.encoder.lora import add_lora
+from fastadv.encoder.source import find_model
+from fastadv.engine.cards import CARDS, find_card, peak_flops
+from fastadv.engine.costs import BatchSize, StepCosts, step_flops
+from fastadv.engine.memory import activations, memory
+from fastadv.engine.model_shape import Count, shape_of
+from fastadv.engine.optimizer import build_optimizer
+from fastadv.engine.step import Step
+from fastadv.engine.wire import Traffic, bytes_sent
+from fastadv.objectives import resolve_objective
+from fastadv.objectives.rtd import build_detection
+from fastadv_kernels import backend
+
+RELATIVE = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
+RTD = {"rtd_generator": "unigram"}
+FGM = {"method": "fgm", "epsilon_relative": 0.1}
+CASES = {
+    "simcse": ("simcse", {}, {}, {}),
+    "simcse, mean pooling, no head": ("simcse", {"head": "none"}, {}, {"pooling": "mean"}),
+    "simcse, bn_mlp": ("simcse", {"head": "bn_mlp"}, {}, {}),
+    "simcse, 1 of 3 layers frozen": ("simcse", {}, {}, {"num_frozen_layers": 1}),
+    "uscal, clean graph": ("uscal", {}, FGM, {}),
+    "uscal, clean graph, frozen embeddings": ("uscal", {}, FGM, {"num_frozen_layers": 0}),
+    "uscal, dropout off inside": ("uscal", {}, {**FGM, "inner_dropout": "off"}, {"dropout": 0.1}),
+    "exact, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1}, {}),
+    "exact, N = 5": ("robustsentembed", {}, {**RELATIVE, "num_steps": 5}, {}),
+    "exact, N = 5, clean graph": (
+        "robustsentembed",
+        {},
+        {**RELATIVE, "num_steps": 5, "sigma": 0.0, "use_eta": False},
+        {"dropout": 0.0},
+    ),
+    "exact, separate gradients": ("robustsentembed", {}, {**RELATIVE, "num_steps": 2, "gradient": "separate"}, {}),
+    "exact, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5}, {}),
+    "exact, mean pooling, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 1}, {"pooling": "mean"}),
+    "exact, padded": ("robustsentembed", {}, {**RELATIVE, "num_steps": 2}, {"path": "generic"}),
+    "none, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1, "reuse": "none"}, {}),
+    "none, N = 5, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5, "reuse": "none"}, {}),
+    "none, no eta": ("robustsentembed", {}, {**RELATIVE, "num_steps": 2, "reuse": "none", "use_eta": False}, {}),
+    "free, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1, "reuse": "free"}, {}),
+    "free, N = 5, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5, "reuse": "free"}, {}),
+    "adaptive, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1, "reuse": "adaptive"}, {}),
+    "adaptive, N = 5, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5, "reuse": "adaptive"}, {}),
+}
+
+
+class NoTokenizer:
+    """What an encoder and replaced token detection ask of a tokenizer when they are given ids."""
+
+    all_special_ids, unk_token_id = [0, 1, 2], 1
+
+    def num_special_tokens_to_add(self):
+        return 2
+
+
+def model_config(**changes):
+    from transformers import BertConfig
+
+    sizes = {
+        "vocab_size": 99,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 160,
+    }
+    return BertConfig(max_position_embeddings=64, **{**sizes, **changes})
+
+
+def make_batch(num_sentences=24, longest=20):
+    lengths = [longest - (3 * i) % 13 for i in range(num_sentences)]
+    ids = [[3 + (7 * i + j) % 96 for j in range(length)] for i, length in enumerate(lengths)]
+    special = [[j in (0, length - 1) for j in range(length)] for length in lengths]
+    return PackedBatch.from_token_lists(ids, special)
+
+
+def make_config(case):
+    objective, options, perturbation, encoder = CASES[case]
+    settings = {"max_length": 32, **encoder}
+    config = Config(EncoderConfig(**settings), DataConfig(), objective, dict(options))
+    config.perturbation = PerturbationConfig(**perturbation)
+    return config
+
+
+def make_step(config, hf_config, of_encoder=(), of_step=()):
+    from transformers import BertModel
+
+    asked = config.encoder
+    hf = BertModel(hf_config, add_pooling_layer=False)
+    encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path, **dict(of_encoder))
+    if asked.num_frozen_layers is not None:
+        freeze_layers(encoder.hf, asked.num_frozen_layers)
+    objective = resolve_objective(config.objective)(encoder.hidden_size, **config.objective_options)
+    detection = None
+    if objective.detection is not None:
+        counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
+        detection = build_detection(objective.detection, encoder, lambda: counts)
+    return Step(encoder, objective, config.perturbation, detection, **dict(of_step)).train()
+
+
+def counted(step, batch):
+    step.zero_grad(set_to_none=True)
+    with StepCounter() as counter:
+        step(batch).backward()
+    step.commit()
+    return counter.flops
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_flops_are_those_torch_counts(case):
+    config, hf_config, batch = make_config(case), model_config(), make_batch()
+    step, model = make_step(config, hf_config), StepCosts(config, hf_config)
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    expected = model.flops(size, is_probe=True)
+    # An inner step needs two products of its contrastive loss, and the fused operation forms three. The padded path
+    # runs torch's fused attention, whose backward forms the logits once more.
+    tolerance = 0.02 if config.encoder.path == "generic" else 0.001
+    assert sum(expected.values()) == pytest.approx(counted(step, batch), rel=tolerance)
+    if config.perturbation.reuse == "adaptive":
+        found = counted(step, batch)
+        taken = int(step.metrics["num_gradients"])
+        assert sum(model.flops(size, taken, is_probe=False).values()) == pytest.approx(found, rel=tolerance)
+
+
+def test_a_ring_sends_what_it_must():
+    # Of two ranks each has a half: it sends that to gather, and for a sum its half and then the sum of the other.
+    assert Traffic("", "all_gather", 100.0).sent(2) == 50 and Traffic("", "reduce_scatter", 100.0).sent(2) == 50
+    assert Traffic("", "all_reduce", 100.0).sent(2) == 100 and Traffic("", "all_reduce", 100.0).sent(4) == 150
+    assert bytes_sent([Traffic("", "all_gather", 100.0), Traffic("", "all_reduce", 100.0)], 2) == 150
+
+
+def test_step_flops_takes_what_a_loop_knows():
+    config, hf_config, batch = make_config("exact, N = 5"), model_config(), make_batch()
+    counted_there = counted(make_step(config, hf_config), batch)
+    found = step_flops(config, hf_config, batch.num_tokens, batch.num_sentences, batch.max_seqlen)
+    assert found == pytest.approx(counted_there, rel=0.001)
+    # At the length that sentences are cut to, attention is laid out wider.
+    assert found < step_flops(config, hf_config, batch.num_tokens, batch.num_sentences)
+    config.perturbation.num_steps = 1
+    assert step_flops(config, hf_config, batch.num_tokens, batch.num_sentences, batch.max_seqlen) < 0.7 * found
+
+
+def test_a_generator_is_counted_to_its_last_masked_token():
+    from transformers import BertForMaskedLM
+
+    from fastadv.objectives.rtd_generators import MaskedLanguageModelGenerator
+
+    hf_config, batch = model_config(), make_batch()
+    generator = MaskedLanguageModelGenerator(BertForMaskedLM(hf_config), 2, [0, 1, 2], 99)
+    masked = torch.arange(batch.num_tokens) % 3 == 1
+    with StepCounter() as counter:
+        generator.fill(batch, masked, "sample")
+    config = make_config("exact, detection")
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    parts = [
+        StepCosts(config, hf_config, generator_config).flops(size, num_masked=int(masked.sum()))
+        for generator_config in (None, hf_config)
+    ]
+    without, with_generator = (part["replaced token detection"] for part in parts)
+    assert with_generator - without == counter.flops
+
+
+def test_low_rank_adapters_are_what_is_trained():
+    pytest.importorskip("peft")
+    config, hf_config, batch = make_config("simcse"), model_config(), make_batch()
+    config.encoder.lora_rank = 4
+    step = make_step(config, hf_config)
+    add_lora(step.encoder.hf, 4)
+    model = StepCosts(config, hf_config)
+    assert model.parameters.trained == sum(p.numel() for p in step.parameters() if p.requires_grad)
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    assert sum(model.flops(size).values()) == pytest.approx(counted(step, batch), rel=0.01)
+
+
+@pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "none, no eta", "uscal, clean graph"])
+@pytest.mark.parametrize(
+    "attention, dropout",
+    [
+        ("sdpa", 0.0),
+        ("matmul", 0.0),
+        # The reference keeps its masks; the library draws them again.
+        pytest.param("matmul", 0.1, marks=pytest.mark.skipif(backend.native_library is None, reason="no C++ library")),
+    ],
+)
+def test_activations_are_the_peak_of_live_tensors(case, attention, dropout):
+    config, batch = make_config(case), make_batch(32, 32)
+    hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
+    config.encoder.dropout, config.engine.attention = dropout, attention
+    step = make_step(config, hf_config)
+    for encoder in (step.encoder, *([step.detection.discriminator] if step.detection else [])):
+        encoder._model.attention = config.engine.attention
+    parameters = list(step.parameters())
+    # The first step makes what stays: layouts by head, the table's place.
+    measure_costs(lambda: counted(step, batch), parameters, 0)
+    found = measure_costs(lambda: step(batch).backward(), parameters, 0)["working_mib"] * 2**20
+    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    is_fused = attention == "sdpa"
+    assert activations(StepCosts(config, hf_config), size, 1, is_fused) == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.skipif(not hasattr(Config().train, "micro_batch_size"), reason="this tree has no micro-batches")
+@pytest.mark.parametrize("micro_batch_size, is_checkpointed", [(16, False), (None, True), (16, True)])
+@pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "uscal, clean graph"])
+def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_batch_size, is_checkpointed):
+    config, batch = make_config(case), make_batch(64, 32)
+    hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
+    config.encoder.dropout, config.train.batch_size = 0.0, 64
+    config.train.micro_batch_size, config.engine.checkpoint_activations = micro_batch_size, is_checkpointed
+    step = make_step(
+        config, hf_config, {"checkpoint_activations": is_checkpointed}, {"micro_batch_size": micro_batch_size}
+    )
+    parameters = list(step.parameters())
+    measure_costs(lambda: counted(step, batch), parameters, 0)
+    step.zero_grad(set_to_none=True)
+    found = measure_costs(lambda: step(batch).backward(), parameters, 0)
+    model, size = StepCosts(config, hf_config), BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    flops = sum(model.flops(size, is_probe=True).values()) + model.recomputed(size)
+    assert flops == pytest.approx(found["flops"], rel=0.001)
+    # Beside a small piece's graph what the model leaves out is not small: sums of gradients, a piece's look-up.
+    left_out = 2 * 4 * hf_config.hidden_size * hf_config.intermediate_size * 4
+    assert activations(model, size, 1, False) == pytest.approx(found["working_mib"] * 2**20, rel=0.15, abs=left_out)
+
+
+def test_state_at_stage_0_is_what_lies_in_memory():
+    config, hf_config, batch = make_config("exact, detection"), model_config(), make_batch()
+    step = make_step(config, hf_config)
+    optimizer = build_optimizer(step, config.optimizer)
+    step(batch).backward()
+    optimizer.step()
+    held = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
+    found = memory(StepCosts(config, hf_config), BatchSize.assumed(config))
+    assert found.weights == bytes_of(step.parameters())
+    assert found.gradients == bytes_of(p.grad for p in step.parameters())
+    assert found.optimizer == bytes_of(held)
+    table = step.eta_table.table
+    assert found.eta_table == bytes_of([table]) + 4 * len(table)
+    assert found.state == found.weights + found.gradients + found.optimizer + found.eta_table
+
+
+def test_stages_share_out_what_they_say():
+    config, hf_config = make_config("exact, detection"), model_config()
+    config.engine.precision, config.train.batch_size = "bf16", 64
+    costs, batch = StepCosts(config, hf_config), BatchSize(64, 1400, 32)
+    num_parameters = costs.parameters.total
+    by_stage = [memory(costs, batch, 8, stage) for stage in range(4)]
+    assert [found.weights / num_parameters for found in by_stage] == [4, 2, 2, 2 + 2 / 8]
+    assert [found.gradients / num_parameters for found in by_stage] == [4, 2, 2 / 8, 2 / 8]
+    assert [found.optimizer / num_parameters for found in by_stage] == [8, 12 / 8, 12 / 8, 12 / 8]
+    assert len({found.eta_table for found in by_stage}) == 1
+    config.engine.offload_optimizer = config.engine.offload_parameters = "cpu"
+    moved = memory(costs, batch, 8, 3)
+    # Masters, means and a float32 gradient of the rank's share, and its piece of the weights.
+    assert moved.optimizer == 0 and moved.on_host == (16 + 2) * num_parameters / 8
+    assert moved.total < by_stage[3].total
+
+
+def test_roberta_large_has_as_many_parameters_as_its_makers_say(tmp_path):
+    """A folder with a configuration alone; Hugging Face's count has the pooler, which no run keeps."""
+    large = roberta_large()
+    large.save_pretrained(tmp_path)
+    shape = shape_of(EncoderConfig(), find_model(str(tmp_path)).config)
+    pooler = 1024 * 1024 + 1024
+    assert shape.parameters == Count(354_310_144, 354_310_144)
+    assert shape.parameters.total + pooler == 355_359_744
+    frozen = shape_of(EncoderConfig(num_frozen_layers=24), large)
+    assert frozen.parameters == Count(354_310_144, 0)
+
+
+def roberta_large():
+    from bench.scaling_table import LARGE
+
+    return LARGE
+
+
+@pytest.mark.parametrize(
+    "said, key",
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA L4", "l4"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("AMD Instinct MI250X", "mi250x"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("h100", "h100"),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_calls_it(said, key):
+    assert find_card(said) is CARDS[key]
+
+
+def test_peaks():
+    assert peak_flops("NVIDIA H100 80GB HBM3", torch.bfloat16) == 989.4e12
+    assert peak_flops("Tesla T4", torch.bfloat16) is None and peak_flops("Tesla T4", torch.float32) == 8.1e12
+    assert peak_flops("Some CPU", torch.float32) is None and peak_flops("NVIDIA L4", torch.float64) is None
+    with mock.patch("torch.get_float32_matmul_precision", lambda: "high"):
+        assert peak_flops("NVIDIA A100-SXM4-80GB", torch.float32) == 156e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", torch.float32) == 19.5e12
