@@ -162,13 +162,15 @@ class Step(nn.Module):
                 if self.detection is not None:
                     etas[i] = found.eta
             adversarial = objective.project(_joined(adversarial))
-            self.watch.see("z_adv", adversarial)
             adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
             views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
         if search is not None:
             metrics, self.fault = search.finish(whole)
             self.is_skipped = self.fault is not None
             self.metrics.update(metrics)
+            if views.adversarial is not None:
+                # Behind the search's own faults, which it would follow from.
+                self.watch.see("z_adv", views.adversarial)
         if self.detection is not None:
             views = replace(views, loss_rtd=self._detect(batch, pieces, query, etas))
         if is_free and self.detection is not None:
