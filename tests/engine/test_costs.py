@@ -227,9 +227,11 @@ def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_ba
     model, size = StepCosts(config, hf_config), BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
     flops = sum(model.flops(size, is_probe=True).values()) + model.recomputed(size)
     assert flops == pytest.approx(found["flops"], rel=0.001)
-    # Beside a small piece's graph what the model leaves out is not small: sums of gradients, a piece's look-up.
-    left_out = 2 * 4 * hf_config.hidden_size * hf_config.intermediate_size * 4
-    assert activations(model, size, 1, False) == pytest.approx(found["working_mib"] * 2**20, rel=0.15, abs=left_out)
+    # The sums of pieces' gradients, and the largest that is added to one, are on their way to where they count as such.
+    largest = 4 * hf_config.hidden_size * hf_config.intermediate_size
+    of_gradients = memory(model, size).gradients + largest if micro_batch_size else 0.0
+    expected, working = activations(model, size, 1, False), found["working_mib"] * 2**20
+    assert 0.85 * expected <= working <= 1.15 * expected + of_gradients
 
 
 def test_state_at_stage_0_is_what_lies_in_memory():
