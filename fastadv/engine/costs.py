@@ -235,8 +235,8 @@ class StepCosts:
             return whole - spared
         taken = min(num_steps, 1 if num_gradients is None else num_gradients) * points * gradient
         share = 1 / self.config.perturbation.probe_every if is_probe is None else float(is_probe)
-        # A probe evaluates the loss at two ends, to say what fewer gradients would have reached.
-        return share * (whole + 2 * forward) + (1 - share) * taken - spared
+        # A probe evaluates the loss where each number of gradients leads.
+        return share * (whole + num_steps * forward) + (1 - share) * taken - spared
 
     def _detection(self, batch: BatchSize, num_masked: Optional[float]) -> float:
         head = 2.0 * batch.num_tokens * 2 * self.encoder.hidden_size
