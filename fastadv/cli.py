@@ -1,6 +1,7 @@
-"""The command line: ``fastadv train | encode | evaluate sts | report``. Parsing only.
+"""The command line: ``fastadv train | encode | evaluate sts | report | reshape-checkpoint``. Parsing only.
 
-A user's mistake is one line on stderr and exit status 2; anything else that goes wrong keeps its traceback.
+A user's mistake is one line on stderr and exit status 2, a disk that takes no more one line and status 1; anything else
+that goes wrong keeps its traceback.
 Every subcommand takes ``--dry_run``: check what was given, say what would be done, do nothing.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Callable, Optional, Sequence
 
 from fastadv import __version__
-from fastadv.errors import UserError
+from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
 
@@ -49,6 +50,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except SaveFailed as error:
+        print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -66,6 +70,7 @@ def _build_parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("evaluate", help="measure an encoder", allow_abbrev=False)
     _add_evaluate_sts(evaluate.add_subparsers(metavar="KIND", required=True, parser_class=_Parser))
     _add_report(commands)
+    _add_reshape_checkpoint(commands)
     return parser
 
 
@@ -201,10 +206,7 @@ def _add_report(commands) -> None:
 
 
 def _report(arguments) -> None:
-    folder = Path(arguments.run_folder).expanduser()
-    missing = [name for name in ("config.yaml", "metrics.jsonl") if not (folder / name).is_file()]
-    if missing:
-        raise UserError(f"{arguments.run_folder!r} is no run folder: it has no {' and no '.join(missing)}")
+    folder = _check_run_folder(arguments.run_folder)
     if arguments.dry_run:
         print(f"would write {folder / 'report.html'}")
         return
@@ -212,6 +214,32 @@ def _report(arguments) -> None:
 
     write_report(folder)
     print(folder / "report.html")
+
+
+def _add_reshape_checkpoint(commands) -> None:
+    about = "make a stopped run's newest checkpoint one that another number of processes goes on from"
+    parser = _add_command(commands, "reshape-checkpoint", _reshape_checkpoint, about)
+    parser.add_argument("run_folder", help="what train.output_dir named")
+    parser.add_argument("--num_ranks", type=_count_from(1), required=True, help="processes that will go on")
+
+
+def _reshape_checkpoint(arguments) -> None:
+    folder = _check_run_folder(arguments.run_folder)
+    from fastadv.engine.reshape import describe_reshaping, reshape_checkpoint
+
+    if arguments.dry_run:
+        print(describe_reshaping(folder, arguments.num_ranks))
+        return
+    checkpoint = reshape_checkpoint(folder, arguments.num_ranks)
+    print(f"{checkpoint}: the same command on {arguments.num_ranks} processes goes on from it")
+
+
+def _check_run_folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    missing = [name for name in ("config.yaml", "metrics.jsonl") if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{name!r} is no run folder: it has no {' and no '.join(missing)}")
+    return folder
 
 
 def _check_model(arguments) -> None:

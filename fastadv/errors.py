@@ -1,8 +1,15 @@
-"""The one error a user is meant to read."""
+"""The errors a user is meant to read."""
 
 
 class UserError(ValueError):
     """A mistake in what the user gave. The message is one line: what was given, and what is allowed.
 
     The command line prints it alone on stderr and exits with status 2; a library user catches it like any ValueError.
+    """
+
+
+class SaveFailed(RuntimeError):
+    """A file of a run could not be written. The message is one line: which, why, and what is left to go on from.
+
+    The command line prints it alone on stderr and exits with status 1: the command was right.
     """

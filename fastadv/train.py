@@ -1,12 +1,14 @@
 """Trains an encoder: ``deepspeed fastadv/train.py --config F [--key value ...]``.
 
 ``torchrun fastadv/train.py``, ``python fastadv/train.py`` and ``fastadv train`` do the same. A mistake in what was
-given ends the run with one line on stderr and status 2; training that ran into a NaN, with one line and status 1.
+given ends the run with one line on stderr and status 2; training that ran into a NaN, or a disk that is full, with one
+line and status 1. SIGTERM ends it with a checkpoint, one line on stdout and status 0.
 """
 
 import importlib.util
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,7 +23,7 @@ if __package__ in (None, ""):
     if importlib.util.find_spec("fastadv_kernels") is None:
         sys.path.insert(1, str(_package.parent / "kernels"))
 
-from fastadv.errors import UserError
+from fastadv.errors import SaveFailed, UserError
 
 _SECONDS_FOR_FIRST_RANK = 10.0
 
@@ -43,7 +45,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except UserError as error:
         return _end(str(error), 2)
     except KeyboardInterrupt as error:
-        return _end(str(error) or "interrupted", 128 + getattr(error, "signal_number", 2))
+        number = getattr(error, "signal_number", signal.SIGINT)
+        if number == signal.SIGTERM:
+            # Who sends it wants the run to end, and it has; nothing failed.
+            if int(os.environ.get("RANK", "0")) == 0:
+                print(f"fastadv: {error}", flush=True)
+            return 0
+        return _end(str(error) or "interrupted", 128 + number)
     except RuntimeError as error:
         if not _is_explained(error):
             raise
@@ -79,11 +87,15 @@ def _run(argv: list[str]) -> int:
         print(describe_plan(config))
         return 0
     from fastadv.engine.loop import Trainer
+    from fastadv.engine.manifest import disk_errors_explained
     from fastadv.engine.processes import is_first_rank, shutdown
+    from fastadv.engine.signals import ending_at_once
 
     is_done = False
     try:
-        folder = Trainer(config).fit()
+        outside = "stopped outside of training; the same command goes on from the last checkpoint, if there is one"
+        with ending_at_once(outside), disk_errors_explained(Path(config.train.output_dir).expanduser()):
+            folder = Trainer(config).fit()
         is_done = True
     finally:
         shutdown(wait=is_done)
@@ -93,13 +105,13 @@ def _run(argv: list[str]) -> int:
 
 
 def _is_explained(error: RuntimeError) -> bool:
-    """Whether the message says all: training ended by a NaN or an infinity, or by another rank's error."""
+    """Whether the message says all: training ended by a NaN, a disk that takes no more, or another rank's error."""
     from fastadv.engine.loop import TooManySkips
     from fastadv.engine.processes import OtherRankFailed
     from fastadv.engine.zero import NonFiniteUpdate
     from fastadv.perturbation import NonFiniteGradient
 
-    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, OtherRankFailed))
+    return isinstance(error, (NonFiniteUpdate, NonFiniteGradient, TooManySkips, OtherRankFailed, SaveFailed))
 
 
 def _end(message: str, status: int) -> int:

@@ -2,11 +2,8 @@
 
 import copy
 import math
-import signal
 import sys
-import threading
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -28,31 +25,24 @@ from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import (
     Position,
     RunIdentity,
-    checkpoint_folders,
+    best_steps,
     load_checkpoint,
     read_state,
-    require_same_config,
     require_same_run,
     save_checkpoint,
 )
+from fastadv.engine.checkpoint_folders import checkpoint_folders, newest_checkpoint
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.metrics import MetricsLog, Progress, StepMeans
 from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.selection import BestWeights, dev_score
+from fastadv.engine.signals import Interrupted, ending_steps
 from fastadv.perturbation import NonFiniteGradient
 
 
 class TooManySkips(RuntimeError):
     """``max_nonfinite_steps`` batches in a row were skipped for a non-finite inner gradient."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal ended the run after a whole step and its checkpoint. ``signal_number`` says which."""
-
-    def __init__(self, message: str, signal_number: int):
-        super().__init__(message)
-        self.signal_number = signal_number
 
 
 class Trainer:
@@ -94,7 +84,7 @@ class Trainer:
         self._stop_asked = True
 
     def fit(self) -> Path:
-        """Runs to the end, from the start or from the newest checkpoint.
+        """Runs to the end, from the start or from the newest checkpoint that is whole.
 
         Returns:
             the run folder.
@@ -102,6 +92,7 @@ class Trainer:
         Raises:
             UserError: a mistake in the config or in what it names, or a platform where DeepSpeed is not.
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
+            SaveFailed: a checkpoint could not be written; those before it are as they were.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
         """
         self._stop_asked, self._signal = False, None
@@ -113,10 +104,9 @@ class Trainer:
         check_machine(self.config)
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
-        checkpoint = claim_run_folder(self.run_folder, self.config.train.resume)
-        if checkpoint is not None:
-            require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(self.config))
+        claim_run_folder(self.config)
         self._device = processes.init_distributed(self.config.engine.timeout_minutes)
+        checkpoint = newest_checkpoint(self.run_folder)
         self._dev_score = dev_score(self.config.dev.data)
         self._build()
         self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
@@ -135,7 +125,7 @@ class Trainer:
         self._engine = zero.initialise(self._step, self.config, self.total_steps)
         try:
             self._start(checkpoint)
-            with self._signals_end_steps():
+            with ending_steps(self._end_by_signal):
                 self._train()
             weights = zero.full_precision_weights(self.encoder)
         finally:
@@ -207,6 +197,9 @@ class Trainer:
             raise Interrupted(
                 f"stopped after step {step} of {self.total_steps}; the same command goes on from {newest}", self._signal
             )
+
+    def _end_by_signal(self, number: int) -> None:
+        self._stop_asked, self._signal = True, number
 
     def _agree_on_stopping(self) -> None:
         """A signal, or a callback's wish, may have reached one rank alone."""
@@ -281,10 +274,10 @@ class Trainer:
         if is_best:
             position.best_score, position.best_step = score, position.step
             weights = zero.full_precision_weights(self.encoder)
+        if is_best:
+            processes.first_rank_only(lambda: self._best.save(position.step, weights))
         if processes.is_first_rank():
-            if is_best:
-                self._best.save(position.step, weights)
-                self._forget_old_weights()
+            self._forget_old_weights()
             self._log.write(position.step, {"dev/score": score, "dev/best": position.best_score})
         self._progress.say(f"step {position.step}: dev {score:.2f}" + (", the best so far" if is_best else ""))
         self._call("on_eval", position.step, {"dev": score})
@@ -294,17 +287,16 @@ class Trainer:
         return every is not None and self.position.step % every == 0
 
     def _save(self) -> None:
-        folder = save_checkpoint(
-            self.run_folder, self._engine, self._step.extra_state_dict(), self.position, self._identity
-        )
+        extra_state = self._step.extra_state_dict()
+        needed = self._best.entries(self.position.best_step) if processes.is_first_rank() else {}
+        folder = save_checkpoint(self.run_folder, self._engine, extra_state, self.position, self._identity, needed)
         if processes.is_first_rank():
             self._forget_old_weights()
         self._call("on_save", self.position.step, folder)
 
     def _forget_old_weights(self) -> None:
         """Keeps the best weights so far, and those a checkpoint on disk needs as the best of its own past."""
-        needed = {read_state(folder)[0].best_step for folder in checkpoint_folders(self.run_folder)}
-        self._best.keep_only({self.position.best_step, *needed})
+        self._best.keep_only({self.position.best_step, *best_steps(self.run_folder)})
 
     def _close(self) -> None:
         """Closes what even a failed run must not leave open: the bar, the log, DeepSpeed's hooks on the parameters."""
@@ -339,29 +331,6 @@ class Trainer:
         if processes.is_first_rank():
             for callback in self.callbacks:
                 getattr(callback, name)(self, *arguments)
-
-    @contextmanager
-    def _signals_end_steps(self):
-        """Ctrl-C and SIGTERM let the step end and a checkpoint be written; a second Ctrl-C ends the run at once.
-
-        A second SIGTERM does not: DeepSpeed's launcher, told of the same Ctrl-C, sends one after it.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number, frame):
-            if number == self._signal == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stop_asked, self._signal = True, self._signal or number
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                # None: a handler that was not set from Python, and cannot be set again from here.
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager

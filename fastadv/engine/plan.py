@@ -1,13 +1,12 @@
 """What a run would do, said before it does anything: ``--dry_run``."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
-from fastadv.engine.checkpoint import read_state, require_same_config
-from fastadv.engine.run_folder import describe_adversary, find_checkpoint
+from fastadv.engine.checkpoint_folders import newest_checkpoint
+from fastadv.engine.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
 
 
@@ -24,9 +23,8 @@ def describe_plan(config: Config) -> str:
     if evaluation.enabled:
         open_source(evaluation.held_out, data.field, evaluation.held_out_split)
     folder = Path(train.output_dir).expanduser()
-    checkpoint = find_checkpoint(folder, train.resume)
-    if checkpoint is not None:
-        require_same_config(checkpoint, read_state(checkpoint)[1].config, asdict(config))
+    check_run_folder(config)
+    checkpoint = newest_checkpoint(folder)
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.num_epochs} passes over the data"
     batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())

@@ -14,7 +14,8 @@ from typing import Callable, Mapping, MutableMapping, TypeVar
 import torch
 import torch.distributed as dist
 
-from fastadv.errors import UserError
+from fastadv.engine.signals import Interrupted
+from fastadv.errors import SaveFailed, UserError
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ def first_rank_only(action: Callable[[], T]) -> T:
     """Runs ``action`` on the first rank while the others wait, and returns its value (or its copy) on every rank.
 
     Raises:
-        UserError: that of the first rank, on every rank.
+        UserError, SaveFailed, Interrupted: that of the first rank, on every rank.
         OtherRankFailed: on the others, where it ended by any other error.
     """
     value, values = _run_and_tell(action, is_first_rank())
@@ -146,7 +147,7 @@ def first_rank_first(action: Callable[[], T]) -> T:
     """Runs ``action`` on the first rank of each machine and then on the others, which find what it left on disk.
 
     Raises:
-        UserError, OtherRankFailed: as ``first_rank_only``, of whichever first rank failed.
+        UserError, SaveFailed, OtherRankFailed: as ``first_rank_only``, of whichever first rank failed.
     """
     is_mine = world_size() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
     # What it gives may be large, and each rank makes its own.
@@ -165,7 +166,7 @@ def _run_and_tell(action, is_mine: bool):
             value = action()
         except BaseException as caught:
             error = caught
-            failure = str(caught) if isinstance(caught, UserError) else ""
+            failure = _to_tell(caught)
     told = [None] * world_size()
     # Pickled, but by the ranks of this very run.
     dist.all_gather_object(told, (failure, value))
@@ -173,16 +174,34 @@ def _run_and_tell(action, is_mine: bool):
         raise error
     for failure, _ in told:
         if failure is not None:
-            raise UserError(failure) if failure else OtherRankFailed("another rank ended by an error")
+            raise failure
     return value, [value for _, value in told]
+
+
+def _to_tell(caught: BaseException) -> BaseException:
+    """What the other ranks raise where one has raised ``caught``."""
+    if isinstance(caught, Interrupted):
+        return Interrupted(str(caught), caught.signal_number)
+    for kind in (UserError, SaveFailed):
+        if isinstance(caught, kind):
+            return kind(str(caught))
+    return OtherRankFailed("another rank ended by an error")
+
+
+def from_all_ranks(value: T) -> list[T]:
+    """Every rank's value, on every rank, by rank."""
+    if world_size() == 1:
+        return [value]
+    values = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def mean_over_ranks(values: dict[str, tuple[float, int]]) -> dict[str, float]:
     """Name → sum over all ranks over count over all ranks, of (sum, count) by name; names may differ by rank."""
     if world_size() == 1:
         return {name: total / count for name, (total, count) in values.items()}
-    parts = [None] * world_size()
-    dist.all_gather_object(parts, values)
+    parts = from_all_ranks(values)
     names = dict.fromkeys(name for part in parts for name in part)
     sums = {name: [part[name] for part in parts if name in part] for name in names}
     return {name: sum(total for total, _ in found) / sum(n for _, n in found) for name, found in sums.items()}

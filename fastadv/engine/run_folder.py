@@ -15,6 +15,7 @@ config.yaml and metrics.jsonl together mark a folder as a run's.
 import json
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
@@ -22,53 +23,60 @@ import fastadv
 from fastadv.atomic_file import written_aside
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources
-from fastadv.engine.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoint import newest_state, require_same_config
+from fastadv.engine.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
 from fastadv.objectives.base import resolve_objective
 
 
-def find_checkpoint(folder: Path, resume: str) -> Optional[Path]:
-    """The checkpoint that a run into ``folder`` goes on from, or None for a run from the start. Writes nothing.
+def check_run_folder(config: Config) -> None:
+    """Refuses a ``train.output_dir`` that this run must not write to. Cheap, and writes nothing.
+
+    Which of the folder's checkpoints is gone on from, if any, says `newest_checkpoint`, which reads all of it.
 
     Raises:
-        UserError: the folder is somebody else's, holds a checkpoint although ``resume`` is never, or holds a finished
-            run whose checkpoints are gone.
+        UserError: the folder is somebody else's, holds a checkpoint although ``train.resume`` is never, one made with
+            another config, or a finished run whose checkpoints are gone.
     """
+    folder, resume = Path(config.train.output_dir).expanduser(), config.train.resume
     try:
         is_empty = not folder.exists() or not any(folder.iterdir())
     except OSError as error:
         raise UserError(f"train.output_dir: {folder} cannot be a run folder ({error.strerror})") from error
     if is_empty:
-        return None
+        return
     if not ((folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file()):
         raise UserError(f"train.output_dir: {folder} is not empty and no run folder; name a new or an empty folder")
-    checkpoint = newest_checkpoint(folder)
-    if checkpoint is not None and resume == "never":
+    checkpoints = checkpoint_folders(folder)
+    if checkpoints and resume == "never":
         raise UserError(
-            f"train.output_dir: {folder} holds {checkpoint.name} and train.resume is never; "
+            f"train.output_dir: {folder} holds {checkpoints[-1].name} and train.resume is never; "
             "name another folder, or resume with auto"
         )
     results = [name for name in ("model", "results.json") if (folder / name).exists()]
-    if checkpoint is None and results:
+    if not checkpoints and results:
         raise UserError(
             f"train.output_dir: {folder} holds {' and '.join(results)} of a run without a checkpoint to go on from; "
             "name another folder, or delete this one"
         )
-    return checkpoint
+    readable = newest_state(folder)
+    if readable is not None:
+        require_same_config(readable[0], readable[1].config, asdict(config))
 
 
-def claim_run_folder(folder: Path, resume: str) -> Optional[Path]:
-    """Like `find_checkpoint`, and makes the folder where it is not there yet."""
-    checkpoint = find_checkpoint(folder, resume)
+def claim_run_folder(config: Config) -> None:
+    """Like `check_run_folder`, and makes the folder where it is not there yet."""
+    check_run_folder(config)
+    folder = Path(config.train.output_dir).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"train.output_dir: {folder} cannot be made ({error.strerror})") from error
-    return checkpoint
 
 
 def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
-    """Writes config.yaml, and clears what an earlier run without a usable checkpoint left behind."""
+    """Writes config.yaml, and clears what an earlier run that was killed, or without a checkpoint, left behind."""
+    clear_leftovers(folder)
     if not is_resumed:
         for name in ("checkpoints", "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)

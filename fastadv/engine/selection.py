@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Callable, Optional
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fastadv.atomic_file import written_aside
+from fastadv.engine.manifest import Entry, hash_file, save_failed, write_file
 from fastadv.errors import UserError
 
 DevScore = Callable[[object], float]
@@ -46,12 +47,29 @@ class BestWeights:
 
     def __init__(self, run_folder: Path):
         self._folder = run_folder / "checkpoints"
+        self._entries: dict[int, Entry] = {}
 
     def save(self, step: int, weights: dict[str, Tensor]) -> None:
-        """Keeps ``weights`` beside those kept before."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with written_aside(self._path(step)) as aside:
-            save_file(weights, aside)
+        """Keeps ``weights`` beside those kept before.
+
+        Raises:
+            SaveFailed: the disk is full, or the folder cannot be written.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with written_aside(self._path(step)) as aside:
+                self._entries[step] = write_file(aside, lambda stream: stream.write(save(weights)))
+        except OSError as error:
+            raise save_failed(self._path(step), error) from error
+
+    def entries(self, step: Optional[int]) -> dict[str, Entry]:
+        """What a checkpoint's manifest says of the weights of ``step``, by the name of their file."""
+        if step is None:
+            return {}
+        if step not in self._entries:
+            # Kept by the run that this one goes on from.
+            self._entries[step] = hash_file(self._path(step))
+        return {self._path(step).name: self._entries[step]}
 
     def load(self, step: int) -> dict[str, Tensor]:
         return load_file(self._path(step))
