@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Sequence
@@ -25,11 +26,13 @@ _IMPORTED = """
 deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.engine.plan
 fastadv.encoder.encoder fastadv.encoder.lora fastadv.evaluation.scored_pairs fastadv.evaluation.sts
 fastadv.evaluation.report fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
-jsonargparse matplotlib.pyplot pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model
+docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model
 tokenizers torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert_fast
-tests.faults.objectives tests.faults.plants
+transformers.models.auto.tokenization_auto tests.faults.objectives tests.faults.plants
 """.split()
+# Imported by some releases of DeepSpeed on first use, for a second.
+_IMPORTED_WHERE_THERE = ["deepspeed.module_inject.auto_ep_layer"]
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -91,12 +94,14 @@ class Child:
             time.sleep(0.0005)
         return False
 
-    def open_files(self) -> list[str]:
-        """Paths of the files it has open."""
+    def written_files(self) -> list[Path]:
+        """The files it has open for writing."""
         found = []
         for link in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
-                found.append(os.readlink(link))
+                flags = Path(f"/proc/{self.pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0]
+                if int(flags, 8) & os.O_ACCMODE:
+                    found.append(Path(os.readlink(link)))
             except OSError:
                 continue
         return found
@@ -147,7 +152,7 @@ class ForkServer:
         # One thread: numpy's and OpenMP's pools would begin at import.
         environment.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", DS_ACCELERATOR="cpu")
         # Arrow's own allocator would start a thread.
-        environment.update(ARROW_DEFAULT_MEMORY_POOL="system", MPLBACKEND="Agg")
+        environment.update(JE_ARROW_MALLOC_CONF="background_thread:false", MPLBACKEND="Agg")
         environment.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])
         self._log = open(folder / "server.txt", "w+")
@@ -216,6 +221,9 @@ def serve() -> None:
     import_deepspeed()
     for name in _IMPORTED:
         importlib.import_module(name)
+    for name in _IMPORTED_WHERE_THERE:
+        with suppress(ImportError):
+            importlib.import_module(name)
     _answer_with({"peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
     living = set()
     for line in sys.stdin:

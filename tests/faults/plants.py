@@ -48,3 +48,10 @@ def vanish_before_open(path: str, count: int) -> None:
                 os.unlink(path)
 
     sys.addaudithook(hook)
+
+
+def hurry() -> None:
+    """No rank waits for the first one to speak, or for a launcher."""
+    from fastadv import train
+
+    train._SECONDS_FOR_FIRST_RANK = train._SECONDS_FOR_LAUNCHER = 0.2
