@@ -126,7 +126,7 @@ def test_a_disk_that_fills_while_tokenising(server, write_config, small_disk):
     ],
     ids=["tokens", "config", "log", "checkpoint"],
 )
-def test_a_file_that_may_not_grow(server, write_config, tmp_path, num_bytes, named, steps_kept, changes):
+def test_a_file_that_may_not_grow(server, write_config, untouched, tmp_path, num_bytes, named, steps_kept, changes):
     if "data.cache_dir" in changes:
         changes = {"data.cache_dir": str(tmp_path / "cache")}
     config, run = write_config("run", **changes), tmp_path / "run"

@@ -174,6 +174,20 @@ def test_a_run_that_is_killed_again_and_again(server, write_config, untouched, t
         assert hits.count("write") >= num_rounds // 4
 
 
+@pytest.mark.parametrize("event, path", [("open", r"/\.config\.yaml"), ("os.rename", r"/config\.yaml$")])
+def test_killed_as_it_began(server, write_config, tmp_path, event, path):
+    """Its folder does not yet look like a run's, and is taken for an empty one."""
+    config = write_config("run", **{"train.max_steps": 1})
+    child = server.start(["--config", config], plants=[("stop_before", {"event": event, "path": path})])
+    assert child.is_stopped(60.0), child.err
+    child.kill()
+    child.wait()
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] != []
+    ended = server.run(["--config", config])
+    assert ended.status == 0, ended.err
+    assert [entry.name for entry in (tmp_path / "run").iterdir() if entry.name.startswith(".")] == []
+
+
 def _new_run(write_config, tmp_path, number):
     config, run = write_config(f"run-{number}", **STEPS), tmp_path / f"run-{number}"
     run.mkdir()

@@ -12,7 +12,7 @@ STEPS = {"train.max_steps": 6, "engine.timeout_minutes": TIMEOUT_MINUTES}
 PLANTED = {"objective": "tests.faults.objectives:Planted", **STEPS}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start_ranks(server):
     """``start_ranks(config, env)``: two children, rank 0 and rank 1."""
     started = []
@@ -42,11 +42,12 @@ def finish(ranks):
     return [child.wait() for child in ranks]
 
 
-@pytest.fixture
-def untouched(start_ranks, write_config, tmp_path):
-    ended = finish(start_ranks(write_config("untouched", **PLANTED)))
+@pytest.fixture(scope="module")
+def untouched(start_ranks, write_config_in, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("untouched")
+    ended = finish(start_ranks(write_config_in(folder, "run", **PLANTED)))
     assert [rank.status for rank in ended] == [0, 0], ended
-    return tmp_path / "untouched"
+    return folder / "run"
 
 
 def in_batch(number, rank, **fault):
