@@ -6,6 +6,7 @@ encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
 
 import logging
 import math
+import re
 from typing import Any, Optional
 
 from fastadv.config import Config
@@ -29,7 +30,7 @@ _POSITIVE = (lambda value: value > 0), "a number above 0"
 _SHARE = (lambda value: 0 <= value <= 1), "a number in [0, 1]"
 _SHARE_BELOW_1 = (lambda value: 0 <= value < 1), "a number from 0 to below 1"
 _SEED = _from_to(0, 2**32 - 1)
-_NAMED = (lambda value: bool(value.strip()) and "\0" not in value), "text that is not empty, without NUL"
+_NAMED = (lambda value: _is_name(value)), "text that is not empty, in UTF-8 and without NUL"
 
 RULES = {
     "encoder.model": _NAMED,
@@ -47,7 +48,7 @@ RULES = {
     ),
     "data.train": (
         lambda value: _is_sources(value),
-        "a path or name, or a list of {path: P, weight: W} with different P and W above 0, at most 1000",
+        "a path or name in UTF-8, or a list of {path: P, weight: W} with different P and W above 0, at most 1000",
     ),
     "data.field": _NAMED,
     "data.positive_field": _NAMED,
@@ -163,6 +164,11 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
 
     # Only a named dataset has splits; of files and the demo's sentences the name says all.
     return not is_dataset_name(held_out) or config.data.split == evaluation.held_out_split
+
+
+def _is_name(value: str) -> bool:
+    # A command line may hold bytes that are no UTF-8, and a model card, say, may not.
+    return bool(value.strip()) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
 def _is_sources(value: Any) -> bool:

@@ -7,7 +7,7 @@ import select
 _BLOCK_BYTES = 1 << 16
 
 
-def read_small(path: str | os.PathLike, max_bytes: int, patience_s: float = 10.0) -> bytes:
+def read_small(path: str | os.PathLike, max_bytes: int, patience_s: float = 5.0) -> bytes:
     """The bytes of a file, or of a pipe such as a shell's ``<(...)``.
 
     Args:

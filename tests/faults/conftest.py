@@ -21,7 +21,9 @@ PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nneve
 def pytest_addoption(parser):
     group = parser.getgroup("faults")
     group.addoption("--fault-seed", type=int, default=6, help="of the moments at which runs are killed")
-    group.addoption("--first-round", type=int, default=0, help="the number of the first of them; each has its own draws")
+    group.addoption(
+        "--first-round", type=int, default=0, help="the number of the first of them; each has its own draws"
+    )
     group.addoption("--kill-rounds", type=int, default=20, help="how many times a run is killed")
 
 

@@ -5,6 +5,7 @@ other thread, so a child is as good as a fresh process: it runs ``fastadv.train.
 environment, limits and planted faults, and ends by ``os._exit`` once what runs at an interpreter's exit has run.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -224,6 +225,9 @@ def serve() -> None:
     for name in _IMPORTED_WHERE_THERE:
         with suppress(ImportError):
             importlib.import_module(name)
+    # What is there is neither searched for garbage by the children, nor copied for it.
+    gc.collect()
+    gc.freeze()
     _answer_with({"peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
     living = set()
     for line in sys.stdin:

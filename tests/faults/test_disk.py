@@ -64,9 +64,7 @@ def test_a_disk_that_fills_while_saving(server, write_config, small_disk, untouc
 
 
 @pytest.mark.parametrize("num_pages_left", [0, 1, 2, 3, 4, 6])
-def test_a_disk_that_is_all_but_full_when_the_run_goes_on(
-    server, write_config, small_disk, untouched, num_pages_left
-):
+def test_a_disk_that_is_all_but_full_when_the_run_goes_on(server, write_config, small_disk, untouched, num_pages_left):
     """The log, its events, config.yaml or a checkpoint: whatever meets the end of the disk first."""
     config = write_config("disk/run")
     child = stopped_before(server, config, "os.rename", r"checkpoints/(partial-)?step-\d+$", 2)
