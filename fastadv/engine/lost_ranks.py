@@ -1,7 +1,7 @@
 """A rank that dies or hangs, in one line on each of the others.
 
-A collective in which another rank takes no part fails in whatever words the backend has for it: gloo's with a file and a
-line of its source, within a second of the other's end or after ``engine.timeout_minutes`` of its silence. NCCL's
+A collective in which another rank takes no part fails in whatever words the backend has for it: gloo's with a file
+and a line of its source, within a second of the other's end or after ``engine.timeout_minutes`` of its silence. NCCL's
 watchdog ends the process by itself, with words of its own (docs/faults.md).
 """
 
@@ -49,8 +49,8 @@ def why_lost(error: BaseException, timeout_minutes: float) -> Optional[str]:
     # gloo's "Application timeout caused pair closure" is a closed connection by its words, and a silence by its cause.
     if _SILENT.search(str(error)):
         return (
-            f"another process did not answer for {timeout_minutes:g} minutes (engine.timeout_minutes); it hangs, or has "
-            "more to do than that"
+            f"another process did not answer for {timeout_minutes:g} minutes (engine.timeout_minutes); it hangs, or "
+            "has more to do than that"
         )
     if _ENDED.search(str(error)):
         return "another process has ended, by a signal or by an error of its own"

@@ -1,4 +1,4 @@
-"""Runs of a second or two that a test may hurt: a tiny encoder with a table V, adaptive reuse, dropout and dev scores."""
+"""Runs of a second or two to be hurt: a tiny encoder with a table V, adaptive reuse, dropout and dev scores."""
 
 import os
 

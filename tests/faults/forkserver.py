@@ -27,8 +27,9 @@ _IMPORTED = """
 deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.engine.plan
 fastadv.encoder.encoder fastadv.encoder.lora fastadv.evaluation.scored_pairs fastadv.evaluation.sts
 fastadv.evaluation.report fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
-docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model
-tokenizers torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
+docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
+pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model tokenizers
+torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert_fast
 transformers.models.auto.tokenization_auto tests.faults.objectives tests.faults.plants
 """.split()

@@ -1,4 +1,4 @@
-"""Reading a run folder without the code under test: which checkpoints are whole, what was logged, what it ended with."""
+"""A run folder, read without the code under test: which checkpoints are whole, what was logged, how it ended."""
 
 import hashlib
 import json

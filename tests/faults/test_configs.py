@@ -1,4 +1,4 @@
-"""Hostile configs, models and run folders: one line, status 2, before anything is trained, soon and in little memory."""
+"""Hostile configs, models and run folders: one line, status 2, before anything is trained, and in little memory."""
 
 import json
 import math

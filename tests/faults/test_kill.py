@@ -5,6 +5,7 @@ Five rounds hurt one run, which is then let go to its end and compared with a ru
 """
 
 import random
+import signal
 import time
 
 import pytest
@@ -81,7 +82,7 @@ class Killer:
             found = next((p for p in child.written_files() if "/checkpoints/partial-step-" in str(p)), None)
             if found is not None:
                 break
-            child.signal(18)
+            child.signal(signal.SIGCONT)
         watch.close()
         if found is None:
             self.ended = child.wait()
@@ -142,7 +143,7 @@ def test_a_run_that_is_killed_again_and_again(server, write_config, untouched, t
     seed, num_rounds = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--kill-rounds")
     first = pytestconfig.getoption("--first-round")
     reference, seconds = untouched
-    hits, config, run, was_killed = [], None, None, False
+    hits, config, run = [], None, None
     for number in range(first, first + num_rounds):
         if config is None or number % 5 == 0:
             if config is not None:
@@ -152,7 +153,7 @@ def test_a_run_that_is_killed_again_and_again(server, write_config, untouched, t
         name = f"--fault-seed {seed} --first-round {number}: {kind}"
         draw = random.Random(f"{seed} {number}")
         hit = None
-        for _ in range(5):
+        for attempt in range(5):
             expected = _newest(run)
             killer = Killer(server, config, run, seconds, draw)
             hit = killer.strike(kind)
@@ -162,9 +163,9 @@ def test_a_run_that_is_killed_again_and_again(server, write_config, untouched, t
             # It came to its end first; then this kind is tried on a new run.
             assert killer.ended.status == 0, f"{name}:\n{killer.ended.err}"
             assert_equal_runs(run, reference)
-            config, run = _new_run(write_config, tmp_path, f"{number}-again-{_}")
+            config, run = _new_run(write_config, tmp_path, f"{number}-{attempt}")
         assert hit is not None, f"{name}: five runs ended before it"
-        assert killer.ended.status == -9, f"{name}: {killer.ended}"
+        assert killer.ended.status == -signal.SIGKILL, f"{name}: {killer.ended}"
         newest, last = _newest(run) or 0, last_logged_step(run)
         assert newest >= last - SAVE_EVERY, f"{name}: killed after step {last}, the newest checkpoint is of {newest}"
         hits.append(kind)
