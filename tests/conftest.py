@@ -1,5 +1,6 @@
 """Models every test can afford: random, tiny, made on the spot; and the packaged MiniLM where it is installed."""
 
+import logging
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -57,6 +58,16 @@ def write_tiny_bert(folder, hidden_size=32, num_layers=2, initializer_range=0.2)
 def _one_thread_and_a_seed():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before():
+    """The command sends the library's log to the terminal for good; the next test may want it elsewhere."""
+    log = logging.getLogger("fastadv")
+    handlers, level, propagate = list(log.handlers), log.level, log.propagate
+    yield
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

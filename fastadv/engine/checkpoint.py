@@ -19,7 +19,7 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 from fastadv.config import Config
-from fastadv.engine.checkpoint_folders import begin_writing, checkpoint_folders, complete
+from fastadv.engine.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
 from fastadv.engine.checkpoint_folders import newest_checkpoint as newest_checkpoint
 from fastadv.engine.manifest import (
     CheckpointFault,
@@ -157,9 +157,7 @@ class CheckpointWriter:
                 return complete(self.folder, Manifest(files, dict(beside)))
             except SaveFailed as error:
                 shutil.rmtree(self.folder, ignore_errors=True)
-                folders = checkpoint_folders(run_folder)
-                left = f"the run can be gone on from {folders[-1]}" if folders else "there is no earlier one"
-                raise SaveFailed(f"no checkpoint written: {error}; {left}") from error
+                raise not_saved(run_folder, error) from error
 
         return first_rank_only(complete_or_clear)
 

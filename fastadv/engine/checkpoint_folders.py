@@ -26,7 +26,7 @@ from fastadv.engine.manifest import (
     write_manifest,
 )
 from fastadv.engine.processes import first_rank_only, from_all_ranks, is_first_rank, rank, world_size
-from fastadv.errors import UserError
+from fastadv.errors import SaveFailed, UserError
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,15 @@ def begin_writing(run_folder: Path, step: int) -> Path:
         clear_leftovers(run_folder)
         (aside / "engine").mkdir(parents=True)
     except OSError as error:
-        raise save_failed(aside, error) from error
+        raise not_saved(run_folder, save_failed(aside, error)) from error
     return aside
+
+
+def not_saved(run_folder: Path, reason: object) -> SaveFailed:
+    """The error of a checkpoint that could not be written, with what is left to go on from."""
+    folders = checkpoint_folders(run_folder)
+    left = f"the run can be gone on from {folders[-1]}" if folders else "there is no earlier one"
+    return SaveFailed(f"no checkpoint written: {reason}; {left}")
 
 
 def complete(aside: Path, manifest: Manifest) -> Path:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastadv.config import load_config, to_yaml
+from fastadv.engine.checkpoint_folders import newest_checkpoint
 from fastadv.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,6 +158,31 @@ def test_another_rank_leaves_the_first_its_time_to_speak(monkeypatch, capfd):
     assert main(["--no.such.key", "1"]) == 2
     out, err = capfd.readouterr()
     assert waited == [10.0] and out == "" and err.startswith("fastadv: rank 1: no.such.key")
+
+
+def test_sigterm_ends_with_a_checkpoint_one_line_and_status_0(command, tmp_path):
+    process = command("run", **{"train.max_steps": 10_000})
+    # The first line of a step that is done: the bar's, as stderr is no terminal.
+    before = []
+    seen = next((line for line in process.stderr if before.append(line) or line.startswith("step ")), None)
+    assert seen is not None, "".join(before)
+    process.terminate()
+    status, out, err = finish(process)
+    assert status == 0, err
+    (said,) = [line for line in out.splitlines() if line.startswith("fastadv: ")]
+    checkpoint = newest_checkpoint(tmp_path / "run")
+    assert seen.startswith("step 1/") and said.endswith(f"the same command goes on from {checkpoint}")
+    assert said.startswith(f"fastadv: stopped after step {checkpoint.name.removeprefix('step-')} of 10000; ")
+
+
+def test_sigterm_before_the_first_step_is_status_0_too(make_config, tmp_path, monkeypatch, capfd):
+    (tmp_path / "config.yaml").write_text(to_yaml(make_config()), encoding="utf-8")
+    monkeypatch.setattr("fastadv.engine.loop.Trainer._build", lambda trainer: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["--config", str(tmp_path / "config.yaml")]) == 0
+    out, err = capfd.readouterr()
+    assert "fastadv: stopped outside of training" in out and "Traceback" not in err
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_two_processes_say_a_mistake_once(command):

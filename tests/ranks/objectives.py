@@ -1,5 +1,8 @@
 """What the run worker and its test share."""
 
+import torch
+from torch import nn
+
 from fastadv.engine import processes
 from fastadv.objectives.robustsentembed import RobustSentEmbed
 
@@ -12,3 +15,23 @@ class BadOnRankOne(RobustSentEmbed):
     def inner_loss(self, query, keys, sentence_ids):
         loss = super().inner_loss(query, keys, sentence_ids)
         return loss * float("nan") if processes.rank() == 1 else loss
+
+
+class _Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(torch.linspace(-0.1, 0.1, 7))
+
+    def forward(self, z):
+        return z + nn.functional.pad(self.by, (0, z.shape[-1] - 7)).to(z.dtype)
+
+
+class OddlySized(RobustSentEmbed):
+    """Seven parameters more, so that no even number of processes cuts them, or their group, without filling up."""
+
+    def __init__(self, hidden_size: int, **options):
+        super().__init__(hidden_size, **options)
+        self.shift = _Shift()
+
+    def project(self, pooled, is_inner=False):
+        return self.shift(super().project(pooled, is_inner))
