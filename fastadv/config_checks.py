@@ -21,7 +21,7 @@ def _at_least(low):
 
 
 def _from_to(low, high):
-    return (lambda value: low <= value <= high), f"a whole number from {low} to {high}"
+    return (lambda value: low <= value <= high), f"a whole number of at least {low}, at most {high}"
 
 
 _COUNT_FROM_0, _COUNT_FROM_1 = _at_least(0), _at_least(1)
@@ -29,7 +29,7 @@ _NOT_NEGATIVE = (lambda value: value >= 0), "a number of at least 0"
 _POSITIVE = (lambda value: value > 0), "a number above 0"
 _SHARE = (lambda value: 0 <= value <= 1), "a number in [0, 1]"
 _SHARE_BELOW_1 = (lambda value: 0 <= value < 1), "a number from 0 to below 1"
-_SEED = _from_to(0, 2**32 - 1)
+_SEED = (lambda value: 0 <= value < 2**32), "a whole number from 0 to 4294967295"
 _NAMED = (lambda value: _is_name(value)), "text that is not empty, in UTF-8 and without NUL"
 
 RULES = {
@@ -48,7 +48,7 @@ RULES = {
     ),
     "data.train": (
         lambda value: _is_sources(value),
-        "a path or name in UTF-8, or a list of {path: P, weight: W} with different P and W above 0, at most 1000",
+        "a path or name, or a list of {path: P, weight: W} with different P in UTF-8 and W above 0, at most 1000",
     ),
     "data.field": _NAMED,
     "data.positive_field": _NAMED,
