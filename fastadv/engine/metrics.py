@@ -72,14 +72,16 @@ class MetricsLog:
         with naming(self._path):
             self._file.write(json.dumps(safe, allow_nan=False) + "\n")
             self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, (int, float)):
-                self._events.add_scalar(name if "/" in name else f"train/{name}", value, step)
+        with naming(self._events.log_dir):
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._events.add_scalar(name if "/" in name else f"train/{name}", value, step)
 
     def close(self) -> None:
         with naming(self._path):
             self._file.close()
-        self._events.close()
+        with naming(self._events.log_dir):
+            self._events.close()
 
 
 def leave_failed_events_to_their_writer() -> None:

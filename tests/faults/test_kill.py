@@ -41,7 +41,7 @@ class Killer:
         self._seconds, self._draw = seconds_of_a_run, draw
 
     def strike(self, kind):
-        return getattr(self, f"_{kind}")()
+        return getattr(self, f"_{kind}")() or None
 
     def _start(self, *plants):
         self.child = self.server.start(["--config", self.config], plants=plants)
@@ -50,7 +50,8 @@ class Killer:
     def _kill(self):
         self.child.kill()
         self.ended = self.child.wait()
-        return self.ended.status
+        # It may have come to its end just before.
+        return self.ended.status == -signal.SIGKILL
 
     def _at_own_stop(self, *plants):
         child = self._start(*plants)
@@ -165,7 +166,6 @@ def test_a_run_that_is_killed_again_and_again(server, write_config, untouched, t
             assert_equal_runs(run, reference)
             config, run = _new_run(write_config, tmp_path, f"{number}-{attempt}")
         assert hit is not None, f"{name}: five runs ended before it"
-        assert killer.ended.status == -signal.SIGKILL, f"{name}: {killer.ended}"
         newest, last = _newest(run) or 0, last_logged_step(run)
         assert newest >= last - SAVE_EVERY, f"{name}: killed after step {last}, the newest checkpoint is of {newest}"
         hits.append(kind)

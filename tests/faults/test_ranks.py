@@ -7,9 +7,9 @@ import pytest
 
 from tests.faults.runs import assert_equal_runs, resumed_at, whole_checkpoints
 
-TIMEOUT_MINUTES = 0.1
-STEPS = {"train.max_steps": 6, "engine.timeout_minutes": TIMEOUT_MINUTES}
-PLANTED = {"objective": "tests.faults.objectives:Planted", **STEPS}
+PLANTED = {"objective": "tests.faults.objectives:Planted"}
+TIMEOUT_MINUTES = 0.15
+IMPATIENT = {**PLANTED, "engine.timeout_minutes": TIMEOUT_MINUTES}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_killed_rank(start_ranks, write_config, untouched, tmp_path, lost, whe
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_hangs(start_ranks, write_config, tmp_path, lost):
-    config = write_config("run", **PLANTED)
+    config = write_config("run", **IMPATIENT)
     ranks = start_ranks(config, in_batch(3, lost, FAULT_SIGNAL=str(int(signal.SIGSTOP))))
     other = ranks[1 - lost].wait()
     line = f"after step 3: another process did not answer for {TIMEOUT_MINUTES} minutes (engine.timeout_minutes)"
@@ -87,14 +87,14 @@ def test_a_rank_that_hangs(start_ranks, write_config, tmp_path, lost):
 
 
 def test_a_rank_that_hung_and_goes_on_ends_too(start_ranks, write_config):
-    ranks = start_ranks(write_config("run", **PLANTED), in_batch(3, 1, FAULT_SIGNAL=str(int(signal.SIGSTOP))))
+    ranks = start_ranks(write_config("run", **IMPATIENT), in_batch(3, 1, FAULT_SIGNAL=str(int(signal.SIGSTOP))))
     ranks[0].wait()
     ranks[1].signal(signal.SIGCONT)
     assert_one_line(ranks[1].wait(), 1, "after step 3: another process has ended")
 
 
 def test_a_rank_that_never_comes(start_ranks, write_config):
-    (rank,) = start_ranks(write_config("run", **PLANTED), num_started=1)
+    (rank,) = start_ranks(write_config("run", **IMPATIENT), num_started=1)
     line = f"another process did not answer for {TIMEOUT_MINUTES} minutes (engine.timeout_minutes)"
     assert_one_line(rank.wait(), 0, line)
 
