@@ -189,6 +189,22 @@ def test_killed_as_it_began(server, write_config, tmp_path, event, path):
     assert [entry.name for entry in (tmp_path / "run").iterdir() if entry.name.startswith(".")] == []
 
 
+def test_the_loader_processes_of_a_killed_run_end(server, write_config, tmp_path):
+    config, run = write_config("run", **{"data.num_workers": 1, "train.max_steps": 2000}), tmp_path / "run"
+    run.mkdir()
+    watch, child = Watch(run), server.start(["--config", config])
+    next(path for path in watch.paths(child.has_ended) if path.name == "metrics.jsonl" and last_logged_step(run))
+    watch.close()
+    # The server of the workers, a worker, and what tracks their shared memory.
+    assert len(child.orphans()) > 1
+    child.signal(signal.SIGKILL)
+    child.wait()
+    until = time.monotonic() + 60.0
+    while child.orphans() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert child.orphans() == []
+
+
 def _new_run(write_config, tmp_path, number):
     config, run = write_config(f"run-{number}", **STEPS), tmp_path / f"run-{number}"
     run.mkdir()
