@@ -4,6 +4,8 @@
 # make test-transformers
 #                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
 #                   that depend on it
+# make test-faults  kills runs, fills their disk, damages their checkpoints, and feeds them hostile text and configs
+# make soak         kills runs 200 times; ROUNDS=n, FIRST=n and SEED=n say how often, from which round on, and when
 # make kernels-aot  sets up .venv and compiles every Triton kernel for GPUs that need not be there
 #
 # PYTHON      the interpreter that makes .venv (3.10 or later)
@@ -28,7 +30,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart test test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -58,6 +60,18 @@ quickstart: venv
 # A file's tests stay in one process: some start several ranks once for all of them.
 test: venv
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+# The children of each process are forked from one that has imported everything. Two processes are enough: most of what
+# the tests wait for is a child.
+test-faults: venv
+	$(BIN)/python -m pytest tests/faults -n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
+
+# A line a round; a failure names the round, from which FIRST goes on.
+ROUNDS ?= 200
+FIRST ?= 0
+SEED ?= 6
+soak: venv
+	$(BIN)/python -m pytest tests/faults/test_kill.py -s -k again --kill-rounds $(ROUNDS) --first-round $(FIRST) --fault-seed $(SEED)
 
 # pyproject.toml allows transformers 4 and 5; .venv has one of them. A venv of its own, since flair and textattack, where
 # .venv has them, work with 4 alone.

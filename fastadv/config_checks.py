@@ -6,6 +6,7 @@ encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
 
 import logging
 import math
+import re
 from typing import Any, Optional
 
 from fastadv.config import Config
@@ -20,13 +21,17 @@ def _at_least(low):
     return (lambda value: value >= low), f"a whole number of at least {low}"
 
 
+def _from_to(low, high):
+    return (lambda value: low <= value <= high), f"a whole number of at least {low}, at most {high}"
+
+
 _COUNT_FROM_0, _COUNT_FROM_1 = _at_least(0), _at_least(1)
 _NOT_NEGATIVE = (lambda value: value >= 0), "a number of at least 0"
 _POSITIVE = (lambda value: value > 0), "a number above 0"
 _SHARE = (lambda value: 0 <= value <= 1), "a number in [0, 1]"
 _SHARE_BELOW_1 = (lambda value: 0 <= value < 1), "a number from 0 to below 1"
 _SEED = (lambda value: 0 <= value < 2**32), "a whole number from 0 to 4294967295"
-_NAMED = (lambda value: bool(value.strip())), "text that is not empty"
+_NAMED = (lambda value: _is_name(value)), "text that is not empty, in UTF-8 and without NUL"
 
 RULES = {
     "encoder.model": _NAMED,
@@ -44,7 +49,7 @@ RULES = {
     ),
     "data.train": (
         lambda value: _is_sources(value),
-        "a path or name, or a list of {path: P, weight: W} with different P and W above 0, at most 1000",
+        "a path or name, or a list of {path: P, weight: W} with different P in UTF-8 and W above 0, at most 1000",
     ),
     "data.field": _NAMED,
     "data.positive_field": _NAMED,
@@ -53,7 +58,7 @@ RULES = {
     "data.cache_dir": _NAMED,
     "data.max_sentences": _at_least(2),
     "data.bucket_batches": _COUNT_FROM_0,
-    "data.num_workers": _COUNT_FROM_0,
+    "data.num_workers": _from_to(0, 1024),
     "objective": _NAMED,
     "perturbation.num_steps": _COUNT_FROM_0,
     "perturbation.num_pgd_steps": _COUNT_FROM_0,
@@ -86,7 +91,7 @@ RULES = {
         "a whole number of at least 2 (a lone sentence has no negatives)",
     ),
     "train.micro_batch_size": _COUNT_FROM_1,
-    "train.accumulation_steps": _COUNT_FROM_1,
+    "train.accumulation_steps": _from_to(1, 10**6),
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
@@ -97,9 +102,9 @@ RULES = {
     "train.log_every": _COUNT_FROM_1,
     "train.eval_every": _COUNT_FROM_1,
     "train.save_every": _COUNT_FROM_1,
-    "engine.num_threads": _COUNT_FROM_1,
-    "engine.timeout_minutes": _POSITIVE,
-    "dev.data": ((lambda value: bool(value.strip())), "none, a folder or a file"),
+    "engine.num_threads": _from_to(1, 4096),
+    "engine.timeout_minutes": ((lambda value: 0 < value <= 1e6), "a number above 0, at most 1000000"),
+    "dev.data": (_NAMED[0], "none, a folder or a file"),
     "evaluation.num_sentences": _at_least(16),
     "evaluation.radii": (
         (lambda value: bool(value) and min(value) >= 0 and len(set(value)) == len(value)),
@@ -167,15 +172,20 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
     return not is_dataset_name(held_out) or config.data.split == evaluation.held_out_split
 
 
+def _is_name(value: str) -> bool:
+    # A command line may hold bytes that are no UTF-8, and a model card, say, may not.
+    return bool(value.strip()) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
+
+
 def _is_sources(value: Any) -> bool:
     """Whether ``data.train`` is one source, or one or more of them with weights."""
     if isinstance(value, str):
-        return bool(value.strip())
+        return _NAMED[0](value)
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         return False
     for entry in value:
         path, weight = entry.get("path"), entry.get("weight", 1)
-        if set(entry) - {"path", "weight"} or not isinstance(path, str) or not path.strip():
+        if set(entry) - {"path", "weight"} or not isinstance(path, str) or not _NAMED[0](path):
             return False
         # The bound keeps a slip of the keyboard from filling the memory with copies.
         if type(weight) not in (int, float) or not 0 < weight <= 1000:

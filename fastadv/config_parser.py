@@ -19,9 +19,13 @@ from fastadv.config_checks import RULES, check_config, warn
 from fastadv.config_values import MISFIT, allows_null, conform, describe, read_text, show
 from fastadv.config_yaml import read_yaml
 from fastadv.errors import UserError
+from fastadv.small_file import read_small
 
 OPTIONS = "objective_options"
 _COMMAND_LINE = "on the command line"
+# A config with a thousand sources has a tenth of it. YAML is slow to read: this much takes seconds.
+_MAX_BYTES = 1 << 18
+_MAX_NAME = 500
 
 
 class Given(NamedTuple):
@@ -99,8 +103,7 @@ def _whole(path: str) -> str:
 def _read_file(path: str) -> dict[str, Given]:
     """The file's values by dotted key."""
     try:
-        with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
-            text = file.read()
+        text = read_small(os.path.expanduser(path), _MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"--config {_whole(path)}: expected a YAML file that can be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -183,6 +186,8 @@ def objective_class(name: str) -> type:
     Raises:
         UserError: no such objective, or its module does not import.
     """
+    if len(name) > _MAX_NAME:
+        raise UserError(f"objective = {show(name)}: expected a shipped name, or my_package.my_module:MyObjective")
     if ":" in name and os.getcwd() not in sys.path and "" not in sys.path:
         # Last, so that no file of the user's shadows a library.
         sys.path.append(os.getcwd())

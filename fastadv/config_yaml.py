@@ -7,7 +7,8 @@ reads it alike.
 """
 
 import re
-from typing import Any
+from itertools import count
+from typing import Any, Iterator
 
 import yaml
 
@@ -26,6 +27,10 @@ _WORDS = {
         list("-+.0123456789"),
     ),
 }
+
+
+# Values of a document, what an alias stands for counted each time: a few lines can stand for a billion.
+_MAX_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -65,11 +70,12 @@ def read_yaml(text: str, name: str) -> Any:
         name: what a mistake is blamed on, such as the file's path.
 
     Raises:
-        UserError: not YAML, several documents, a key given twice, a tag (``!!set``), or an endless value.
+        UserError: not YAML, several documents, a key given twice, a tag (``!!set``), or an endless value or number of
+            values.
     """
     try:
         node = yaml.compose(text, Loader=_Loader)
-        return None if node is None else _value(node, ())
+        return None if node is None else _value(node, (), count(1))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -79,9 +85,11 @@ def read_yaml(text: str, name: str) -> Any:
         raise UserError(f"{name}: not valid YAML: nested too deep") from None
 
 
-def _value(node: yaml.Node, parents: tuple) -> Any:
+def _value(node: yaml.Node, parents: tuple, counted: Iterator[int]) -> Any:
     if node in parents:
         raise _problem("a value holds itself", node)
+    if next(counted) > _MAX_VALUES:
+        raise _problem(f"more than {_MAX_VALUES:,} values, by aliases of aliases", node)
     kind = node.tag.rpartition(":")[2]
     if kind == "map" and isinstance(node, yaml.MappingNode):
         mapping: dict = {}
@@ -89,14 +97,14 @@ def _value(node: yaml.Node, parents: tuple) -> Any:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _problem("a key must be one word", key_node)
-            key = _value(key_node, parents)
+            key = _value(key_node, parents, counted)
             if key in lines:
                 raise _problem(f"the key {key!r} is given twice, first in line {lines[key]}", key_node)
             lines[key] = key_node.start_mark.line + 1
-            mapping[key] = _value(value_node, (*parents, node))
+            mapping[key] = _value(value_node, (*parents, node), counted)
         return mapping
     if kind == "seq" and isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*parents, node)) for item in node.value]
+        return [_value(item, (*parents, node), counted) for item in node.value]
     if kind == "str" and isinstance(node, yaml.ScalarNode):
         return node.value
     # A tag written out, as in `!!int x`, need not fit its value.

@@ -26,6 +26,8 @@ if __package__ in (None, ""):
 from fastadv.errors import SaveFailed, UserError
 
 _SECONDS_FOR_FIRST_RANK = 10.0
+# What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
+_SECONDS_FOR_LAUNCHER = 3.0
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -55,7 +57,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except RuntimeError as error:
         if not _is_explained(error):
             raise
-        return _end(str(error), 1)
+        from fastadv.engine.processes import OtherRankFailed
+
+        is_others = isinstance(error, OtherRankFailed)
+        return _end(str(error), 1, _SECONDS_FOR_LAUNCHER if is_others else None)
 
 
 def _run(argv: list[str]) -> int:
@@ -94,7 +99,7 @@ def _run(argv: list[str]) -> int:
         return 0
     from fastadv.engine.loop import Trainer
     from fastadv.engine.manifest import disk_errors_explained
-    from fastadv.engine.processes import is_first_rank, shutdown
+    from fastadv.engine.processes import is_first_rank, shutdown, world_size
     from fastadv.engine.signals import ending_at_once
 
     is_done = False
@@ -104,7 +109,9 @@ def _run(argv: list[str]) -> int:
             folder = Trainer(config).fit()
         is_done = True
     finally:
-        shutdown(wait=is_done)
+        # A rank that fails leaves when it has spoken: its leaving ends the others, and a launcher then this one.
+        if is_done or world_size() == 1:
+            shutdown(wait=is_done)
     if is_first_rank():
         print(f"run folder: {folder} (report.html, model/)")
     return 0
@@ -122,7 +129,7 @@ def _is_explained(error: RuntimeError) -> bool:
     return isinstance(error, explained)
 
 
-def _end(message: str, status: int) -> int:
+def _end(message: str, status: int, seconds_for_others: Optional[float] = None) -> int:
     """One line on stderr, by the first rank alone where it fails too.
 
     A launcher kills all ranks once one has ended. So the others leave the first its time to speak, and speak
@@ -130,7 +137,7 @@ def _end(message: str, status: int) -> int:
     """
     rank = int(os.environ.get("RANK", "0"))
     if rank:
-        time.sleep(_SECONDS_FOR_FIRST_RANK)
+        time.sleep(_SECONDS_FOR_FIRST_RANK if seconds_for_others is None else seconds_for_others)
     message = " ".join(message.split())
     print(f"fastadv: rank {rank}: {message}" if rank else f"fastadv: {message}", file=sys.stderr)
     return status

@@ -1,6 +1,8 @@
 """Which sentences form which batch: a function of (seed, epoch) alone, so that a stopped run can go on."""
 
 import multiprocessing
+import os
+import threading
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -205,5 +207,20 @@ def make_loader(
         # Without its own generator a DataLoader draws its workers' seed from the global one.
         generator=torch.Generator().manual_seed(order.seed),
         multiprocessing_context=context,
+        worker_init_fn=_end_with_training if num_workers else None,
     )
     return iter(loader)
+
+
+def _end_with_training(worker: int) -> None:
+    """Has this worker end when the process that trains is killed.
+
+    torch looks at its parent's id for that, but the parent is the server that forked it, and which lives as long as
+    its workers.
+    """
+    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+
+
+def _wait_for_the_end() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)

@@ -183,7 +183,7 @@ def named_fields(field: str, positive_field: Optional[str], negative_field: Opti
 def is_dataset_name(name: str) -> bool:
     """Whether ``name`` is taken for a dataset of the Hub or its cache: nothing is there, and it has the form."""
     path = Path(name).expanduser()
-    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink() or path.exists()
+    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink() or os.path.exists(path)
     return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
 
 
@@ -211,14 +211,18 @@ def open_source(
         # As a path it would be the current folder.
         raise UserError(f"the name of the text is empty; sentences come from {_ALLOWED}")
     path = Path(name).expanduser()
-    if path.is_dir():
-        return _open_folder(path, fields, split)
-    if path.is_file():
-        if not is_named_readable(path):
-            raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
-        return Files([path], fields)
-    if path.exists():
-        raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
+    try:
+        if path.is_dir():
+            return _open_folder(path, fields, split)
+        if path.is_file():
+            if not is_named_readable(path):
+                raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
+            return Files([path], fields)
+        if path.exists():
+            raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
+    except OSError as error:
+        # A name too long, or a folder that is somebody else's.
+        raise UserError(f"{error.filename or name} cannot be read: {error.strerror}") from error
     if not is_dataset_name(name):
         raise UserError(f"{name!r} does not exist; sentences come from {_ALLOWED}")
     dataset, _, configuration = name.partition(":")

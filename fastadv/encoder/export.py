@@ -6,14 +6,17 @@ Weights are safetensors. The folder is written aside and renamed when it is whol
 import copy
 import json
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Dict, Optional
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from fastadv.atomic_file import naming
 from fastadv.encoder.lora import merged_state_dict
 from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
@@ -30,6 +33,7 @@ def export_encoder(
 
     Raises:
         UserError: ``folder`` exists and is not an export.
+        OSError: naming the file, where the disk takes no more. What was there before is there still.
     """
     target = Path(folder).expanduser()
     _check_target(target)
@@ -37,11 +41,24 @@ def export_encoder(
     aside = target.with_name(f".{target.name}.writing-{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _write_export(encoder, aside, card, state_dict)
+        with naming(target), _safetensors_as_os_errors():
+            _write_export(encoder, aside, card, state_dict)
         _swap_in(aside, target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+@contextmanager
+def _safetensors_as_os_errors():
+    """What safetensors could not write is an OSError like any other; it has a kind of its own, with a number inside."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found.group(1)), os.strerror(int(found.group(1)))) from error
 
 
 def _check_target(target: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from fastadv.encoder.pooling import POOLINGS
@@ -86,15 +87,24 @@ def find_model(model: str) -> ModelSource:
         ) from error
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {model!r} is an encoder-decoder ({config.model_type}), expected an encoder alone")
-    saved = _read_json(location, "sentence_bert_config.json") or {}
-    pooling, foreign_pooling = _saved_pooling(location)
+    try:
+        saved_max_length = (_read_json(location, "sentence_bert_config.json") or {}).get("max_seq_length")
+        pooling, foreign_pooling = _saved_pooling(location)
+        if saved_max_length is not None and (type(saved_max_length) is not int or saved_max_length < 1):
+            raise ValueError(f"max_seq_length is {saved_max_length!r}")
+    # Files of another's making: no JSON, or other JSON than sentence-transformers writes.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(
+            f"model {model!r}: its sentence-transformers files cannot be read: {type(error).__name__}: "
+            f"{_one_line(error)}"
+        ) from error
     return ModelSource(
         name=model,
         location=location,
         config=config,
         pooling=pooling,
         foreign_pooling=foreign_pooling,
-        saved_max_length=saved.get("max_seq_length"),
+        saved_max_length=saved_max_length,
         num_positions=num_positions(config),
     )
 

@@ -1,7 +1,7 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
 from functools import partial
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Sequence
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from torch import nn
 from fastadv.config import Config
 from fastadv.config_parser import check_option_names
 from fastadv.data.batching import BatchOrder, make_loader
-from fastadv.data.mixture import JoinedText, weighted_sources
+from fastadv.data.mixture import JoinedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
 from fastadv.engine.processes import first_rank_first, rank, world_size
@@ -49,6 +49,7 @@ class TrainingData:
             ]
         )
         self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
+        _require_negatives(config, texts)
         parts = [(len(text), source.weight) for text, source in zip(texts, sources)]
         self.order = BatchOrder(
             self.text.lengths, train.batch_size, train.seed, data.bucket_batches, parts, world_size()
@@ -76,6 +77,25 @@ class TrainingData:
     def first_batch(self) -> PackedBatch:
         """The whole batch the run starts with, without starting loader processes."""
         return next(make_loader(self.text, self.order, 0, 0, 0, self._collate))
+
+
+def _require_negatives(config: Config, texts: Sequence[TokenizedText]) -> None:
+    """UserError where all sentences are equal: none is another's negative, and a contrastive loss is 0 forever."""
+    from fastadv.objectives.base import resolve_objective
+    from fastadv.objectives.contrastive import ContrastiveObjective
+
+    if config.data.negative_field or not issubclass(resolve_objective(config.objective), ContrastiveObjective):
+        return
+    pieces = [piece for text in texts for piece in text.sentence_ids.pieces]
+    # The first piece that holds another sentence ends it: that is nearly always the first.
+    if any((piece != pieces[0][0]).any() for piece in pieces):
+        return
+    number = sum(map(len, texts))
+    what = "holds 1 sentence" if number == 1 else f"holds {number:,} sentences, all equal"
+    raise UserError(
+        f"data.train: {describe_sources(config.data.train)} {what} after truncation to {config.encoder.max_length} "
+        "tokens; expected two different ones or more, for a sentence's negatives are the others"
+    )
 
 
 def choose_kernels(config: Config) -> None:

@@ -36,6 +36,7 @@ from fastadv.engine.comparison import Comparison
 from fastadv.engine.gauges import Gauges
 from fastadv.engine.guards import Guard
 from fastadv.engine.guards import TooManySkips as TooManySkips
+from fastadv.engine.lost_ranks import explain_lost_ranks
 from fastadv.engine.metrics import MetricsLog, Progress
 from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
@@ -83,6 +84,7 @@ class Trainer:
         """Ends the run after the current step, with a checkpoint to go on from and without an export."""
         self._stop_asked = True
 
+    @explain_lost_ranks
     def fit(self) -> Path:
         """Runs to the end, from the start or from the newest checkpoint that is whole.
 
@@ -94,6 +96,7 @@ class Trainer:
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
             SaveFailed: a checkpoint could not be written; those before it are as they were.
             Collapsed: all vectors became alike and ``train.collapse`` is raise.
+            OtherRankFailed: another rank ended, or did not answer within ``engine.timeout_minutes``.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
         """
         self._stop_asked, self._signal = False, None

@@ -137,6 +137,8 @@ def disk_errors_explained(folder: Path) -> Iterator[None]:
         first = error.__context__
         if isinstance(first, SaveFailed):
             raise first from None
+        if isinstance(first, OSError) and first.errno in _DISK_ERRORS and first.filename is not None:
+            error = first
         raise save_failed(Path(error.filename or folder), error) from error
 
 

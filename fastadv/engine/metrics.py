@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Optional, TextIO
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fastadv.atomic_file import written_aside
+from fastadv.atomic_file import naming, written_aside
 
 from .processes import mean_over_ranks
 
@@ -56,7 +57,8 @@ class MetricsLog:
         # Imported late: it takes a second, and only a run that trains needs it.
         from torch.utils.tensorboard import SummaryWriter
 
-        path = run_folder / "metrics.jsonl"
+        leave_failed_events_to_their_writer()
+        self._path = path = run_folder / "metrics.jsonl"
         kept = _lines_before(path, first_step) if path.exists() else []
         with written_aside(path) as aside:
             aside.write_text("".join(kept), encoding="utf-8")
@@ -67,15 +69,37 @@ class MetricsLog:
         """One line. Numbers that JSON has no word for (NaN, infinities) are written as null."""
         line = {"step": step, **values}
         safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
-        self._file.write(json.dumps(safe, allow_nan=False) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, (int, float)):
-                self._events.add_scalar(name if "/" in name else f"train/{name}", value, step)
+        with naming(self._path):
+            self._file.write(json.dumps(safe, allow_nan=False) + "\n")
+            self._file.flush()
+        with naming(self._events.log_dir):
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._events.add_scalar(name if "/" in name else f"train/{name}", value, step)
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        with naming(self._path):
+            self._file.close()
+        with naming(self._events.log_dir):
+            self._events.close()
+
+
+def leave_failed_events_to_their_writer() -> None:
+    """Keeps the thread that writes TensorBoard's events from printing a traceback where the disk is full.
+
+    The next event, or closing, raises the thread's error where the run can end by it.
+    """
+    if getattr(threading.excepthook, "leaves_events", False):
+        return
+    before = threading.excepthook
+
+    def hook(failed):
+        is_events = type(failed.thread).__module__.startswith("tensorboard.")
+        if not (is_events and issubclass(failed.exc_type, OSError)):
+            before(failed)
+
+    hook.leaves_events = True
+    threading.excepthook = hook
 
 
 def _lines_before(path: Path, first_step: int) -> list[str]:

@@ -14,6 +14,7 @@ config.yaml and metrics.jsonl together mark a folder as a run's.
 """
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import asdict
@@ -41,7 +42,7 @@ def check_run_folder(config: Config) -> None:
     """
     folder, resume = Path(config.train.output_dir).expanduser(), config.train.resume
     try:
-        is_empty = not folder.exists() or not any(folder.iterdir())
+        is_empty = not folder.exists() or not any(not _is_of_a_beginning(path) for path in folder.iterdir())
     except OSError as error:
         raise UserError(f"train.output_dir: {folder} cannot be a run folder ({error.strerror})") from error
     if is_empty:
@@ -65,6 +66,12 @@ def check_run_folder(config: Config) -> None:
         require_same_config(readable[0], readable[1].config, asdict(config))
 
 
+def _is_of_a_beginning(path: Path) -> bool:
+    """Whether a run that was killed while `begin_run` made its folder has left ``path``."""
+    is_log = path.name == "metrics.jsonl" and path.is_file() and path.stat().st_size == 0
+    return is_log or re.fullmatch(r"\.config\.yaml\.[0-9]+\.partial", path.name) is not None
+
+
 def claim_run_folder(config: Config) -> None:
     """Like `check_run_folder`, and makes the folder where it is not there yet."""
     check_run_folder(config)
@@ -78,6 +85,9 @@ def claim_run_folder(config: Config) -> None:
 def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
     """Writes config.yaml, and clears what an earlier run that was killed, or without a checkpoint, left behind."""
     clear_leftovers(folder)
+    # Written aside by a process that was killed before it could rename them (`fastadv.atomic_file`, the export).
+    for path in [*folder.glob(".*.partial"), *folder.glob(".model.writing-*"), *folder.glob(".model.old-*")]:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if not is_resumed:
         for name in ("checkpoints", "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Which weights a run keeps: the last, or those with the best score on dev data."""
 
+import os
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -28,10 +29,10 @@ def dev_score(data: str) -> Optional[DevScore]:
     from fastadv.evaluation.sts import scored_pairs_spearman, sts_dev
 
     path = Path(data).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         read_sts_benchmark(path, "dev")
         return lambda encoder: sts_dev(encoder, path)
-    if path.is_file():
+    if os.path.isfile(path):
         read_scored_pairs(path)
         return lambda encoder: scored_pairs_spearman(encoder, path)
     allowed = "none, a folder in SentEval layout, or scored pairs in .csv, .tsv or .jsonl, plain or .gz, or .parquet"
