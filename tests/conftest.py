@@ -61,13 +61,13 @@ def _one_thread_and_a_seed():
 
 
 @pytest.fixture(autouse=True)
-def _log_as_it_was():
-    """A command's `main` sends the log to the terminal, for the rest of its process."""
+def _log_as_before():
+    """The command sends the library's log to the terminal for good; the next test may want it elsewhere."""
     log = logging.getLogger("fastadv")
-    before = list(log.handlers), log.level, log.propagate
+    handlers, level, propagate = list(log.handlers), log.level, log.propagate
     yield
-    log.handlers[:], log.propagate = before[0], before[2]
-    log.setLevel(before[1])
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")
