@@ -209,7 +209,6 @@ def test_activations_are_the_peak_of_live_tensors(case, attention, dropout):
     assert activations(StepCosts(config, hf_config), size, 1, is_fused) == pytest.approx(found, rel=0.05)
 
 
-@pytest.mark.skipif(not hasattr(Config().train, "micro_batch_size"), reason="this tree has no micro-batches")
 @pytest.mark.parametrize("micro_batch_size, is_checkpointed", [(16, False), (None, True), (16, True)])
 @pytest.mark.parametrize("case", ["simcse", "exact, N = 5", "exact, detection", "uscal, clean graph"])
 def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_batch_size, is_checkpointed):
