@@ -16,11 +16,11 @@ from transformers import RobertaConfig
 from fastadv.config import Config, load_config
 from fastadv.data.batching import BatchOrder
 from fastadv.data.text import TokenizedText
-from fastadv.engine.cards import CARDS, LINKS
-from fastadv.engine.costs import BatchSize, StepCosts
-from fastadv.engine.memory import memory
-from fastadv.engine.plan import UTILISATION, num_steps, seconds_a_step
-from fastadv.engine.wire import bytes_sent, traffic
+from fastadv.planning.cards import CARDS, LINKS
+from fastadv.planning.costs import BatchSize, StepCosts
+from fastadv.planning.memory import memory
+from fastadv.planning.plan import UTILISATION, num_steps, seconds_a_step
+from fastadv.planning.wire import bytes_sent, traffic
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "robustsentembed_roberta_large.yaml"
 GIB, MIB, GB = 2**30, 2**20, 1e9

@@ -76,7 +76,7 @@ def _run(argv: list[str]) -> int:
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
     names = ["config", "dry_run", "print_config", "local_rank"]
     if ("dry_run", None) in given:
-        from fastadv.engine.plan import OPTION_NAMES, PlanOptions, describe_plan
+        from fastadv.planning.plan import OPTION_NAMES, PlanOptions, describe_plan
 
         names += OPTION_NAMES
     settings = {key: value for key, value in given if key in names}

@@ -87,7 +87,7 @@ class Gauges:
         card = card_name(self._device)
         if card is None:
             return None
-        from fastadv.engine import costs
+        from fastadv.planning import costs
 
         dtype = torch.bfloat16 if self._config.engine.precision == "bf16" else torch.float32
         peak = costs.peak_flops(card, dtype)

@@ -8,8 +8,8 @@ import pytest
 from fastadv.config import Config
 from fastadv.data.records import sentence_id
 from fastadv.engine.build import TrainingData
-from fastadv.engine.plan import describe_plan
 from fastadv.errors import UserError
+from fastadv.planning.plan import describe_plan
 
 
 class Letters:

@@ -89,11 +89,11 @@ def test_utilisation_is_flops_over_what_the_card_could_do(make_config, batches, 
         asked.append((num_tokens, num_sentences, length, num_gradients))
         return num_tokens
 
-    costs = types.ModuleType("fastadv.engine.costs")
+    costs = types.ModuleType("fastadv.planning.costs")
     costs.step_flops = step_flops
     costs.peak_flops = lambda name, dtype: {("stand-in card", torch.float32): 1000.0}.get((name, dtype))
-    monkeypatch.setitem(sys.modules, "fastadv.engine.costs", costs)
-    monkeypatch.setattr("fastadv.engine.costs", costs, raising=False)
+    monkeypatch.setitem(sys.modules, "fastadv.planning.costs", costs)
+    monkeypatch.setattr("fastadv.planning.costs", costs, raising=False)
     monkeypatch.setattr(gauges, "card_name", lambda device: "stand-in card")
     options = {"train.log_every": 2, "train.save_every": 2, "train.max_steps": 4}
     for name, accumulation_steps in (("plain", 1), ("accumulating", 2)):

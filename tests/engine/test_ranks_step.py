@@ -7,8 +7,8 @@ import torch
 from fastadv.config import Config, PerturbationConfig
 from fastadv.encoder import Encoder
 from fastadv.encoder.source import find_model
-from fastadv.engine.costs import BatchSize, StepCosts
-from fastadv.engine.wire import traffic
+from fastadv.planning.costs import BatchSize, StepCosts
+from fastadv.planning.wire import traffic
 from tests.conftest import write_tiny_bert
 from tests.ranks.counted import CASES, DESCENT, WIRE, WIRE_OF_TWO, counted_on, sgd_losses
 from tests.ranks.mutants import MUTANTS

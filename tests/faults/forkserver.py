@@ -24,7 +24,7 @@ from typing import Any, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 _IMPORTED = """
-deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.engine.plan
+deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.planning.plan
 fastadv.encoder.encoder fastadv.encoder.lora fastadv.evaluation.scored_pairs fastadv.evaluation.sts
 fastadv.evaluation.report fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
 docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg

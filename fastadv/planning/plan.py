@@ -11,15 +11,15 @@ import torch
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
-from fastadv.engine.cards import CARDS, LINKS, Card
 from fastadv.engine.checkpoint_folders import newest_checkpoint
-from fastadv.engine.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
-from fastadv.engine.memory import Memory, memory
-from fastadv.engine.model_shape import NoShape
 from fastadv.engine.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
-from fastadv.engine.wire import bytes_sent, traffic
 from fastadv.errors import UserError
+from fastadv.planning.cards import CARDS, LINKS, Card
+from fastadv.planning.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
+from fastadv.planning.memory import Memory, memory
+from fastadv.planning.model_shape import NoShape
+from fastadv.planning.wire import bytes_sent, traffic
 
 UTILISATION = 0.35
 """share of a card's peak that a run is assumed to reach where nothing was measured"""

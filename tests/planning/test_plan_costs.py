@@ -7,9 +7,9 @@ import pytest
 
 from bench.scaling_table import LARGE, TABLES, filled
 from fastadv.config import load_config
-from fastadv.engine.cards import CARDS
-from fastadv.engine.costs import BatchSize, StepCosts
-from fastadv.engine.plan import PlanOptions, num_steps, seconds_a_step
+from fastadv.planning.cards import CARDS
+from fastadv.planning.costs import BatchSize, StepCosts
+from fastadv.planning.plan import PlanOptions, num_steps, seconds_a_step
 from fastadv.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
