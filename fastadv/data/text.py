@@ -141,14 +141,11 @@ class TokenizedText:
         return MappedColumn([batch.column(name).to_numpy() for batch in self._batches], dtype)
 
     def __getitem__(self, index: int) -> Dict:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sentence {index} of {len(self)}")
-        which = bisect_right(self._starts, index) - 1
+        which, row = self._place_of(index)
         if self._views[which] is None:
             self._views[which] = tuple(
                 self._view(self._batches[which], prefix) for prefix in PREFIXES[: self.num_fields]
             )
-        row = index - self._starts[which]
         values: Dict = {}
         for prefix, (offsets, tokens, special, ids) in zip(PREFIXES, self._views[which]):
             start, end = int(offsets[row]), int(offsets[row + 1])
@@ -158,6 +155,13 @@ class TokenizedText:
             values[f"{prefix}sentence_id"] = int(ids[row])
             values[f"{prefix}length"] = end - start
         return values
+
+    def _place_of(self, index: int) -> Tuple[int, int]:
+        """The record batch that has a row, and the row's number in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        which = bisect_right(self._starts, index) - 1
+        return which, index - self._starts[which]
 
     @staticmethod
     def _view(batch: pa.RecordBatch, prefix: str) -> tuple:

@@ -24,6 +24,7 @@ from fastadv.encoder.packed import PackedModel, why_not_packed
 from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
 from fastadv.encoder.positions import first_position, num_positions
 from fastadv.encoder.source import find_model, load_tokenizer, load_weights
+from fastadv.encoder.tokenize_texts import tokenize
 from fastadv.errors import UserError
 
 logger = logging.getLogger("fastadv")
@@ -219,17 +220,11 @@ class Encoder(nn.Module):
 
     def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
         """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
-        encoded = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=self.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            return_special_tokens_mask=True,
-        )
-        special_lists = [[flag == 1 for flag in flags] for flags in encoded["special_tokens_mask"]]
-        return encoded["input_ids"], special_lists
+        return tokenize(self.tokenizer, self.max_length, texts)[:2]
+
+    def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
+        """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
+        return tokenize(self.tokenizer, self.max_length, first, second)
 
     @property
     def tokenizer_fingerprint(self) -> str:
