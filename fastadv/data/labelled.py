@@ -132,7 +132,8 @@ class LabelledText(TokenizedText):
 
         Args:
             source: what `fastadv.data.labelled_sources.open_labelled` finds.
-            encoder: gives ``tokenize``, of pairs ``tokenize_pairs``, ``tokenizer_fingerprint`` and ``max_length``.
+            encoder: gives ``tokenize``, ``tokenizer_fingerprint`` and ``max_length``, and for pairs ``tokenize_pairs``
+                and ``num_token_types``.
             max_sentences: only the first so many rows.
 
         Raises:
@@ -142,6 +143,9 @@ class LabelledText(TokenizedText):
         opened = open_labelled(source, label_field, field, pair_field, split)
         content, num_expected = opened.identity()
         inputs = [content, encoder.tokenizer_fingerprint, encoder.max_length, opened.text_columns, opened.label_column]
+        is_pair = len(opened.text_columns) == 2
+        if is_pair:
+            inputs.append(encoder.num_token_types)
         versions = [FORMAT_VERSION, LABELLED_VERSION]
         key = json.dumps(["labelled", *versions, *inputs, opened.given, split, max_sentences, MAX_BYTES_PER_LINE])
         digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
@@ -149,7 +153,6 @@ class LabelledText(TokenizedText):
         text = cls._reused(path)
         if text is None:
             report, found = LineReport(), new_found_labels(opened, source)
-            is_pair = len(opened.text_columns) == 2
             with progress_bar(num_expected, max_sentences, progress) as bar:
                 rows = _tokenized_rows(opened.rows(report), encoder, max_sentences, found, opened.text_columns, bar)
                 batches = in_batches(rows, lambda row: len(row.tokens), lambda held: _record_batch(held, is_pair))

@@ -100,7 +100,10 @@ class LabelledFiles:
         self._files = Files(found.paths, self._columns, found.ignored, numbers=(label_column,))
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        return self._files.identity()
+        content, num_rows = self._files.identity()
+        # Places in a folder name its files; that of a file alone is known without the cache.
+        names = [path.name for path in self._files.paths] if len(self._files.paths) > 1 else []
+        return f"labelled-{content}-{names}", num_rows
 
     def rows(self, report: LineReport) -> Iterator[LabelledRow]:
         report.ignored_files.extend(self._files.ignored)
@@ -157,7 +160,7 @@ class LabelledColumns:
 
     def identity(self) -> Tuple[str, Optional[int]]:
         content, num_rows = self._columns.identity()
-        return f"labelled-{content}-{self._is_joined}-{self._skips_unlabelled}-{self.given}", num_rows
+        return f"labelled-{content}-{self._is_joined}-{self._skips_unlabelled}-{self.name}", num_rows
 
     def rows(self, report: LineReport) -> Iterator[LabelledRow]:
         column, numbers = self.label_column, (self.label_column,)

@@ -166,9 +166,11 @@ class FoundLabels:
     def locate(self, where: str) -> str:
         """A place with the folder of its file, where the source is a file or a folder of them."""
         path = Path(self.source).expanduser()
-        if not self.source or where.startswith((f"{path.name}[", f"{self.source}[", "demo:")):
-            return where
-        return str(path / where) if path.is_dir() else str(path.with_name(where))
+        if path.is_file():
+            # The cache may have met the same content under another name.
+            return f"{path}{where.removeprefix(next(iter(self.files), path.name))}"
+        is_file_of_folder = path.is_dir() and self.source and not where.startswith(f"{path.name}[")
+        return str(path / where) if is_file_of_folder else where
 
     def to_json(self) -> str:
         kept = {name: getattr(self, name) for name in ("column", "given", "counts", "files")}

@@ -281,7 +281,8 @@ def _load_saved(folder: Path, split: str):
 
     try:
         loaded = datasets.load_from_disk(str(folder))
-    except (OSError, ValueError, KeyError) as error:
+    # IndexError: a data set of no row, saved without any file.
+    except (OSError, ValueError, KeyError, IndexError) as error:
         raise UserError(f"the dataset saved at {folder} cannot be read: {_first_line(error)}") from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded

@@ -164,6 +164,11 @@ class Encoder(nn.Module):
         return self.hf.get_input_embeddings().num_embeddings
 
     @property
+    def num_token_types(self) -> int:
+        """How many kinds of token the model tells apart; below 2 it does not tell the texts of a pair apart by them."""
+        return getattr(self.hf.config, "type_vocab_size", 0)
+
+    @property
     def num_layers(self) -> int:
         """Layers a token passes through, shared ones counted each time."""
         return len(layer_modules(self.hf))
@@ -224,7 +229,7 @@ class Encoder(nn.Module):
 
     def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
         """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
-        return tokenize(self.tokenizer, self.max_length, first, second)
+        return tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types)
 
     @property
     def tokenizer_fingerprint(self) -> str:

@@ -6,12 +6,13 @@ from fastadv.errors import UserError
 
 
 def tokenize(
-    tokenizer, max_length: int, first: Sequence[str], second: Optional[Sequence[str]] = None
+    tokenizer, max_length: int, first: Sequence[str], second: Optional[Sequence[str]] = None, num_types: int = 0
 ) -> Tuple[List[List[int]], List[List[bool]], List[List[int]]]:
     """Token ids, is-special flags and token types of each text, or of each pair ``[CLS] a [SEP] b [SEP]``.
 
     What is longer than ``max_length``, special tokens included, is cut at its end; of a pair, token by token the text
-    that is longer then. Token types are 0, and 1 in the second text where the tokenizer tells the two apart.
+    that is longer then. Token types are 0, and 1 in the second text where the tokenizer tells the two apart and the
+    model does, which has ``num_types`` of them.
 
     Raises:
         UserError: ``max_length`` leaves a pair no token of its own.
@@ -34,5 +35,8 @@ def tokenize(
         return_special_tokens_mask=True,
     )
     special = [[flag == 1 for flag in flags] for flags in encoded["special_tokens_mask"]]
-    types = encoded["token_type_ids"] if is_pair else [[0] * len(tokens) for tokens in encoded["input_ids"]]
+    if is_pair and num_types > 1:
+        types = encoded["token_type_ids"]
+    else:
+        types = [[0] * len(tokens) for tokens in encoded["input_ids"]]
     return encoded["input_ids"], special, types
