@@ -115,6 +115,22 @@ def test_every_input_is_part_of_the_key(build, source, tmp_path):
     assert build(source=copy).path == build().path
 
 
+def test_names_of_classes_and_token_types_are_part_of_the_key(build, tmp_path):
+    import datasets
+
+    texts = []
+    for names in (["no", "yes"], ["yes", "no"]):
+        rows = datasets.Dataset.from_dict({"text": ["a", "b"], "second": ["c", "d"], "label": [0, 1]})
+        folder = tmp_path / "-".join(names) / "mine"
+        rows.cast_column("label", datasets.ClassLabel(names=names)).save_to_disk(str(folder))
+        texts.append(build(source=folder))
+    assert [text.label_map.names for text in texts] == [("no", "yes"), ("yes", "no")]
+    one_type = Letters()
+    one_type.num_token_types = 1
+    assert build(one_type, source=folder).path == texts[1].path
+    assert build(one_type, source=folder, pair_field="second").path != build(source=folder, pair_field="second").path
+
+
 def test_an_unlabelled_file_is_never_taken_for_a_labelled_one(build, source, tmp_path):
     plain = TokenizedText.build(source, Letters().tokenize, "letters", 8, cache_dir=tmp_path, progress=False)
     with pytest.raises(ValueError, match="no labelled text"):

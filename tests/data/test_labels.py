@@ -134,6 +134,10 @@ def test_unknown_labels_are_named_with_their_place_and_the_known():
     assert str(caught.value) == "a.csv row 4, column label: the label 'neutral' is unknown; known are 'neg', 'pos'"
 
 
+def test_a_data_sets_name_without_rows_need_not_be_known():
+    assert LabelMap(("neg", "pos")).ids_of(found(given=["pos", "none", "neg"], a=["neg", "pos"])) == [1, -1, 0]
+
+
 def test_one_file_has_all_labels():
     whole, part = found("w", w=["a", "b", "c"]), found("p", p=["c", "a"])
     assert agree_on_labels([part, whole]).names == agree_on_labels([whole, part]).names == ("a", "b", "c")
