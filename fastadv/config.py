@@ -36,15 +36,23 @@ class DataConfig:
 
     train: Union[str, List[Dict[str, Any]]] = "demo:imdb-train"
     """a .txt, .jsonl, .csv or .tsv file, plain or .gz, a .parquet file, a folder of them, a dataset name, or
-    demo:imdb-train; or a list of {path, weight}: a sentence of that path occurs weight times an epoch on average"""
+    demo:imdb-train (where there are labels, demo:imdb or a folder of one of SentEval's sets); or a list of
+    {path, weight}: a sentence of that path occurs weight times an epoch on average"""
     field: str = "text"
     """the column of a table or a dataset, or the JSON field, that holds the sentence"""
     positive_field: Optional[str] = None
     """the column that holds a text of the same meaning; null: there are sentences alone"""
     negative_field: Optional[str] = None
     """the column that holds a text close to the sentence and of another meaning; null: none"""
+    label_field: Optional[str] = None
+    """the column that holds the class of each text; null: there are no labels. Where a known dataset or a SentEval
+    folder calls its columns otherwise, field text and label_field label mean its own"""
+    pair_field: Optional[str] = None
+    """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
+    label_names: Optional[List[str]] = None
+    """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
     split: str = "train"
-    """the split of a named dataset"""
+    """the split of a named dataset, a SentEval folder or demo:imdb"""
     cache_dir: str = "~/.cache/fastadv"
     """where the tokenised text is kept, keyed by content, tokenizer and length"""
     max_sentences: Optional[int] = None

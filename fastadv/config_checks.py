@@ -54,6 +54,12 @@ RULES = {
     "data.field": _NAMED,
     "data.positive_field": _NAMED,
     "data.negative_field": _NAMED,
+    "data.label_field": _NAMED,
+    "data.pair_field": _NAMED,
+    "data.label_names": (
+        (lambda value: len(value) == len(set(value)) > 1 and all(name and name == name.strip() for name in value)),
+        "a list of two or more different names of classes",
+    ),
     "data.split": _NAMED,
     "data.cache_dir": _NAMED,
     "data.max_sentences": _at_least(2),
@@ -207,7 +213,17 @@ def _check_columns(config: Config) -> None:
         raise UserError(
             f"data.negative_field = {show(data.negative_field)}: expected null where data.positive_field is null"
         )
-    columns = [("field", data.field), ("positive_field", data.positive_field), ("negative_field", data.negative_field)]
+    for key in ("positive_field", "negative_field"):
+        if data.label_field is not None and getattr(data, key) is not None:
+            raise UserError(
+                f"data.{key} = {show(getattr(data, key))}: expected null where data.label_field is "
+                f"{show(data.label_field)}, for a text has given positives or a label"
+            )
+    for key in ("pair_field", "label_names"):
+        if data.label_field is None and getattr(data, key) is not None:
+            raise UserError(f"data.{key} = {show(getattr(data, key))}: expected null where data.label_field is null")
+    keys = ("field", "positive_field", "negative_field", "pair_field", "label_field")
+    columns = [(key, getattr(data, key)) for key in keys]
     for i, (key, column) in enumerate(columns):
         for other, taken in columns[:i]:
             if column is not None and column == taken:

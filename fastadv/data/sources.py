@@ -8,11 +8,11 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from fastadv.data.compressed import check_compression, is_named_gzip, kind_of
 from fastadv.data.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
-from fastadv.data.tables import check_csv, check_parquet, iterate_csv, iterate_parquet
+from fastadv.data.tables import check_csv, check_parquet, iterate_csv, iterate_parquet, no_such_column
 from fastadv.errors import UserError
 
 _TABLES = (".csv", ".tsv")
@@ -38,16 +38,22 @@ class Source(Protocol):
 
 
 class Files:
-    """Files of any mixture of formats, read one after the other."""
+    """Files of any mixture of formats, read one after the other.
 
-    def __init__(self, paths: List[Path], fields: Sequence[str], ignored: Tuple[str, ...] = ()):
-        self.paths, self.fields, self.ignored = paths, tuple(fields), ignored
+    Args:
+        numbers: fields where a number is as good as text.
+    """
+
+    def __init__(
+        self, paths: List[Path], fields: Sequence[str], ignored: Tuple[str, ...] = (), numbers: Sequence[str] = ()
+    ):
+        self.paths, self.fields, self.ignored, self.numbers = paths, tuple(fields), ignored, tuple(numbers)
         for path in paths:
             kind = kind_of(path)
             if kind == ".txt" and len(self.fields) > 1:
                 raise UserError(f"{path} has no columns, so no {_listed(self.fields[1:])}; expected .jsonl or a table")
             if kind == ".parquet":
-                check_parquet(path, self.fields)
+                check_parquet(path, self.fields, self.numbers)
             elif kind in _TABLES:
                 check_csv(path, self.fields)
             else:
@@ -71,7 +77,7 @@ class Files:
             suffix = f"{kind}.gz" if is_named_gzip(path) else kind
             digest.update(suffix.encode() + b"\0" + file_digest.digest())
             if kind == ".parquet":
-                bounds.append(check_parquet(path, self.fields))
+                bounds.append(check_parquet(path, self.fields, self.numbers))
             else:
                 # How many lines a compressed file has, only unpacking it would tell.
                 bounds.append(None if is_named_gzip(path) else num_lines)
@@ -111,19 +117,19 @@ class Columns:
     def __init__(self, rows, name: str, fields: Sequence[str]):
         for field in fields:
             if field not in rows.column_names:
-                there = ", ".join(rows.column_names)
-                raise UserError(f"{name} has no column {field!r}; its columns are {there}")
+                raise no_such_column(name, field, rows.column_names)
         # A selection or a shuffle lives in an index beside the table; with_format keeps it in force.
         self.rows = rows.select_columns(list(dict.fromkeys(fields))).with_format("arrow")
         self.name, self.fields = name, tuple(fields)
 
-    def _values(self) -> Iterator[Tuple[object, ...]]:
+    def values(self) -> Iterator[Tuple[object, ...]]:
+        """The columns' values row by row, as Arrow has them: a class is its number."""
         for table in self.rows.iter(batch_size=_ROWS_A_READ):
             yield from zip(*(table.column(field).to_pylist() for field in self.fields))
 
     def identity(self) -> Tuple[str, Optional[int]]:
         digest = hashlib.blake2b(digest_size=16)
-        for values in self._values():
+        for values in self.values():
             for value in values:
                 encoded = repr(value).encode("utf-8", errors="surrogatepass")
                 digest.update(len(encoded).to_bytes(8, "little") + encoded)
@@ -131,7 +137,7 @@ class Columns:
 
     def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         is_column_named = len(self.fields) > 1
-        for number, values in enumerate(self._values()):
+        for number, values in enumerate(self.values()):
             report.num_lines += 1
             where = f"{self.name} row {number}"
             record = checked_record(values, self.fields, where, report, is_column_named, max_bytes)
@@ -207,17 +213,45 @@ def open_source(
     name, fields = os.fspath(source), named_fields(field, positive_field, negative_field)
     if name.startswith("demo:"):
         return Demo(name, fields)
+    found = find_source(name, split)
+    if isinstance(found, FoundFiles):
+        return Files(found.paths, fields, found.ignored)
+    return Columns(found.rows, found.name, fields)
+
+
+class FoundFiles(NamedTuple):
+    """The files that a source's name stands for."""
+
+    paths: List[Path]
+    ignored: Tuple[str, ...] = ()
+    """what else the folder has"""
+
+
+class FoundRows(NamedTuple):
+    """The split of a data set that a source's name stands for."""
+
+    rows: "datasets.Dataset"  # noqa: F821, imported where one is loaded
+    name: str
+    """as messages have it"""
+
+
+def find_source(name: str, split: str) -> Union[FoundFiles, FoundRows]:
+    """What ``name`` stands for, as `open_source` says, before any column is asked for; not for ``demo:...``.
+
+    Raises:
+        UserError: nothing there can be read.
+    """
     if not name:
         # As a path it would be the current folder.
         raise UserError(f"the name of the text is empty; sentences come from {_ALLOWED}")
     path = Path(name).expanduser()
     try:
         if path.is_dir():
-            return _open_folder(path, fields, split)
+            return _find_in_folder(path, split)
         if path.is_file():
             if not is_named_readable(path):
                 raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
-            return Files([path], fields)
+            return FoundFiles([path])
         if path.exists():
             raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
     except OSError as error:
@@ -226,7 +260,7 @@ def open_source(
     if not is_dataset_name(name):
         raise UserError(f"{name!r} does not exist; sentences come from {_ALLOWED}")
     dataset, _, configuration = name.partition(":")
-    return Columns(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]", fields)
+    return FoundRows(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]")
 
 
 def is_named_readable(path: Path) -> bool:
@@ -234,15 +268,15 @@ def is_named_readable(path: Path) -> bool:
     return kind_of(path) in (SUFFIXES[:-1] if is_named_gzip(path) else SUFFIXES)
 
 
-def _open_folder(folder: Path, fields: Sequence[str], split: str) -> Source:
+def _find_in_folder(folder: Path, split: str) -> Union[FoundFiles, FoundRows]:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        return Columns(_load_saved(folder, split), f"{folder.name}[{split}]", fields)
+        return FoundRows(_load_saved(folder, split), f"{folder.name}[{split}]")
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     paths = [entry for entry in entries if is_named_readable(entry) and entry.is_file()]
     if any(kind_of(path) != ".parquet" for path in paths):
-        return Files(paths, fields, tuple(entry.name for entry in entries if entry not in set(paths)))
+        return FoundFiles(paths, tuple(entry.name for entry in entries if entry not in set(paths)))
     if any(folder.rglob("*.parquet")):
-        return Columns(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]", fields)
+        return FoundRows(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]")
     raise UserError(f"{folder} holds no .txt or .jsonl file, no table and no saved dataset")
 
 
@@ -251,10 +285,15 @@ def _load_saved(folder: Path, split: str):
 
     try:
         loaded = datasets.load_from_disk(str(folder))
-    except (OSError, ValueError, KeyError) as error:
+    # IndexError: a data set of no row, saved without any file.
+    except (OSError, ValueError, KeyError, IndexError) as error:
         raise UserError(f"the dataset saved at {folder} cannot be read: {_first_line(error)}") from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded
+    # As in the names of splits that `datasets` takes from the Hub.
+    parts = split.split("+")
+    if len(parts) > 1 and all(part in loaded for part in parts):
+        return datasets.concatenate_datasets([loaded[part] for part in parts])
     if split not in loaded:
         raise UserError(f"{folder} has no split {split!r}; its splits are {', '.join(loaded)}")
     return loaded[split]

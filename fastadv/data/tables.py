@@ -15,6 +15,7 @@ Rows of ``.parquet`` files are counted from 0, as pandas and `datasets` do; null
 """
 
 import csv
+import difflib
 import io
 import re
 from contextlib import contextmanager
@@ -36,11 +37,24 @@ _REPLACEMENT = "\ufffd"
 _ROWS_A_READ = 1024
 
 
+def nearest_column(field: str, columns: Sequence[str]) -> str:
+    """The end of a message about a column that is not there: the one of a name near to it, if there is one."""
+    by_lower = {column.lower(): column for column in columns}
+    near = difflib.get_close_matches(field.lower(), by_lower, n=1)
+    return f"; nearest is {by_lower[near[0]]!r}" if near else ""
+
+
+def no_such_column(name: object, field: str, columns: Sequence[str]) -> UserError:
+    """The error of a column that ``name`` lacks, with those it has."""
+    there = ", ".join(columns)
+    return UserError(f"{name} has no column {field!r}; its columns are {there}{nearest_column(field, columns)}")
+
+
 def require_columns(path: Path, names: Sequence[str], fields: Sequence[str]) -> None:
     """Raises UserError where a field is not among a file's columns, or there twice."""
     for field in fields:
         if field not in names:
-            raise UserError(f"{path} has no column {field!r}; its columns are {', '.join(names)}")
+            raise no_such_column(path, field, names)
         if list(names).count(field) > 1:
             raise UserError(f"{path} has more than one column {field!r}")
 
@@ -188,9 +202,13 @@ def _open_parquet(path: Path, fields: Sequence[str], numbers: Sequence[str] = ()
         raise UserError(f"{path} cannot be read: {error.strerror or str(error).splitlines()[0]}") from error
 
 
-def check_parquet(path: Path, fields: Sequence[str]) -> int:
-    """The number of rows; UserError where a column is not there or holds no text. Reads the footer."""
-    with _open_parquet(path, fields) as file:
+def check_parquet(path: Path, fields: Sequence[str], numbers: Sequence[str] = ()) -> int:
+    """The number of rows; UserError where a column is not there or holds no text. Reads the footer.
+
+    Args:
+        numbers: fields where numbers are as good as text.
+    """
+    with _open_parquet(path, fields, numbers) as file:
         return file.metadata.num_rows
 
 

@@ -12,7 +12,7 @@ import os
 from bisect import bisect_right
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from fastadv.data.records import (
     Tokens,
     num_fields_of,
     record_batch,
+    schema_of,
     sentence_id,
     write_file,
 )
@@ -34,6 +35,7 @@ from fastadv.errors import UserError
 
 __all__ = ["LineReport", "TokenizedText", "collate", "iterate_sentences", "sentence_id"]
 
+Row = TypeVar("Row")
 Tokenize = Callable[[List[str]], Tuple[Sequence[Sequence[int]], Sequence[Sequence[bool]]]]
 
 logger = logging.getLogger(__name__)
@@ -52,14 +54,20 @@ _CHARACTERS_A_CALL = 4 << 20
 def collate(rows: Sequence[Dict], position_offset: int) -> PackedBatch:
     """Packs rows of a `TokenizedText`; ``position_offset`` is the encoder's first position id.
 
-    Positives and hard negatives are packed the same way, into the batch's fields of these names.
+    Positives and hard negatives are packed the same way, into the batch's fields of these names. Rows of a
+    `fastadv.data.labelled.LabelledText` bring their labels (B,), int64, and those of pairs their token types.
     """
+    of_sentence = {
+        "labels": [row["label"] for row in rows] if "label" in rows[0] else None,
+        "token_type_lists": [row["token_type_ids"].tolist() for row in rows] if "token_type_ids" in rows[0] else None,
+    }
     batch, *others = (
         PackedBatch.from_token_lists(
             [row[f"{prefix}input_ids"].tolist() for row in rows],
             [row[f"{prefix}is_special"].tolist() for row in rows],
             sentence_ids=[row[f"{prefix}sentence_id"] for row in rows],
             position_offset=position_offset,
+            **({} if prefix else of_sentence),
         )
         for prefix in PREFIXES
         if f"{prefix}input_ids" in rows[0]
@@ -85,15 +93,20 @@ class TokenizedText:
         """Maps a file that `build` wrote; ValueError, KeyError, TypeError or OSError when it is none."""
         self.path = Path(path)
         reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
-        self.num_fields = num_fields_of(reader.schema)
+        self.num_fields = self._num_fields_of(reader.schema)
         # The last batch has no rows: it carries what is known only once all else is written.
         _, metadata = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
         self.report = LineReport(**json.loads(metadata[b"report"]))
+        self._metadata = metadata
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches - 1)]
         self._starts = [0]
         for batch in self._batches:
             self._starts.append(self._starts[-1] + batch.num_rows)
         self._views: List[Optional[tuple]] = [None] * len(self._batches)
+
+    def _num_fields_of(self, schema: pa.Schema) -> int:
+        """How many sentences a record has; ValueError where ``schema`` is not that of this class's files."""
+        return num_fields_of(schema)
 
     def __getstate__(self):
         return {"path": self.path}
@@ -128,14 +141,11 @@ class TokenizedText:
         return MappedColumn([batch.column(name).to_numpy() for batch in self._batches], dtype)
 
     def __getitem__(self, index: int) -> Dict:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sentence {index} of {len(self)}")
-        which = bisect_right(self._starts, index) - 1
+        which, row = self._place_of(index)
         if self._views[which] is None:
             self._views[which] = tuple(
                 self._view(self._batches[which], prefix) for prefix in PREFIXES[: self.num_fields]
             )
-        row = index - self._starts[which]
         values: Dict = {}
         for prefix, (offsets, tokens, special, ids) in zip(PREFIXES, self._views[which]):
             start, end = int(offsets[row]), int(offsets[row + 1])
@@ -145,6 +155,13 @@ class TokenizedText:
             values[f"{prefix}sentence_id"] = int(ids[row])
             values[f"{prefix}length"] = end - start
         return values
+
+    def _place_of(self, index: int) -> Tuple[int, int]:
+        """The record batch that has a row, and the row's number in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        which = bisect_right(self._starts, index) - 1
+        return which, index - self._starts[which]
 
     @staticmethod
     def _view(batch: pa.RecordBatch, prefix: str) -> tuple:
@@ -191,35 +208,57 @@ class TokenizedText:
         content, num_expected = opened.identity()
         inputs = [content, tokenizer_fingerprint, max_length, field, split, max_sentences, MAX_BYTES_PER_LINE]
         key = hashlib.blake2b(json.dumps([FORMAT_VERSION, *inputs, *fields[1:]]).encode(), digest_size=16).hexdigest()
-        folder = Path(cache_dir).expanduser()
-        path = folder / f"tokens-{key}.arrow"
-        if path.exists():
-            try:
-                text = cls(path)
-            except (ValueError, KeyError, TypeError, OSError) as error:
-                logger.warning("%s is damaged (%s); tokenising again", path, str(error).splitlines()[0])
-            else:
-                logger.info("reusing the tokenised text %s: %s", path, text.report.summary())
-                return text
+        path = Path(cache_dir).expanduser() / f"tokens-{key}.arrow"
+        text = cls._reused(path)
+        if text is not None:
+            return text
         report = LineReport()
         records = records_of(opened, source, fields, report, MAX_BYTES_PER_LINE)
-        if max_sentences is not None:
-            num_expected = max_sentences if num_expected is None else min(num_expected, max_sentences)
-        bar = tqdm(total=num_expected, desc="tokenising", unit=" sentences", disable=not progress, leave=False)
-        with bar:
+        with progress_bar(num_expected, max_sentences, progress) as bar:
             rows = _tokenized_rows(records, encoder_tokenize, max_length, max_sentences, report, bar)
-            try:
-                write_file(path, _record_batches(rows, len(fields)), len(fields), report)
-            except OSError as error:
-                raise UserError(
-                    f"the tokenised text cannot be written to {folder} (data.cache_dir): {error.strerror or error}"
-                ) from error
+            schema, num_fields = schema_of(len(fields)), len(fields)
+            batches = in_batches(rows, _num_tokens, lambda held: record_batch(held, num_fields))
+            cls._write(path, batches, schema, report)
+        return cls._built(path, source)
+
+    @classmethod
+    def _reused(cls, path: Path) -> Optional["TokenizedText"]:
+        """The file that an earlier build left, or None where there is none, or only a damaged one."""
+        if not path.exists():
+            return None
+        try:
+            text = cls(path)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            logger.warning("%s is damaged (%s); tokenising again", path, str(error).splitlines()[0])
+            return None
+        logger.info("reusing the tokenised text %s: %s", path, text.report.summary())
+        return text
+
+    @staticmethod
+    def _write(path: Path, *contents) -> None:
+        """`fastadv.data.records.write_file`, whose errors are the user's: the cache is where the config says."""
+        try:
+            write_file(path, *contents)
+        except OSError as error:
+            raise UserError(
+                f"the tokenised text cannot be written to {path.parent} (data.cache_dir): {error.strerror or error}"
+            ) from error
+
+    @classmethod
+    def _built(cls, path: Path, source: str | os.PathLike) -> "TokenizedText":
         text = cls(path)
         if not len(text):
             path.unlink(missing_ok=True)
-            raise UserError(f"{source} gives no sentence: {report.summary()}")
-        logger.info("tokenised %s into %s: %s", source, path, report.summary())
+            raise UserError(f"{source} gives no sentence: {text.report.summary()}")
+        logger.info("tokenised %s into %s: %s", source, path, text.report.summary())
         return text
+
+
+def progress_bar(num_expected: Optional[int], max_sentences: Optional[int], progress: bool) -> tqdm:
+    """The bar of a build; ``num_expected`` as `fastadv.data.sources.Source.identity` gives it."""
+    if max_sentences is not None:
+        num_expected = max_sentences if num_expected is None else min(num_expected, max_sentences)
+    return tqdm(total=num_expected, desc="tokenising", unit=" sentences", disable=not progress, leave=False)
 
 
 def _tokenized_rows(
@@ -233,8 +272,7 @@ def _tokenized_rows(
     """Yields the tokens of each record whose sentences all have a token of their own."""
     num_left = max_sentences
     while num_left is None or num_left > 0:
-        most = _SENTENCES_A_CALL if num_left is None else min(_SENTENCES_A_CALL, num_left)
-        taken = _take(records, most)
+        taken = take(records, at_a_time(num_left), _num_characters)
         if not taken:
             return
         for row in zip(*(_tokenized(texts, encoder_tokenize, max_length) for texts in zip(*taken)), strict=True):
@@ -247,6 +285,11 @@ def _tokenized_rows(
         bar.update(len(taken))
 
 
+def at_a_time(num_left: Optional[int]) -> int:
+    """Texts of a call of the tokenizer, of which ``num_left`` are still wanted; None: all there are."""
+    return _SENTENCES_A_CALL if num_left is None else min(_SENTENCES_A_CALL, num_left)
+
+
 def _tokenized(texts: Sequence[str], encoder_tokenize: Tokenize, max_length: int) -> Iterator[Tokens]:
     for tokens, special in zip(*encoder_tokenize(list(texts)), strict=True):
         if len(tokens) > max_length:
@@ -254,25 +297,36 @@ def _tokenized(texts: Sequence[str], encoder_tokenize: Tokenize, max_length: int
         yield tokens, special
 
 
-def _take(records: Iterator[Record], most: int) -> List[Record]:
-    """The next ``most`` records, or fewer where they are long."""
+def take(rows: Iterator[Row], most: int, num_characters_of: Callable[[Row], int]) -> List[Row]:
+    """The next ``most`` rows, or fewer where they are long."""
     taken, num_characters = [], 0
-    for record in islice(records, most):
-        taken.append(record)
-        num_characters += sum(map(len, record))
+    for row in islice(rows, most):
+        taken.append(row)
+        num_characters += num_characters_of(row)
         if num_characters >= _CHARACTERS_A_CALL:
             break
     return taken
 
 
-def _record_batches(rows: Iterator[Tuple[Tokens, ...]], num_fields: int) -> Iterator[pa.RecordBatch]:
-    held: List[Tuple[Tokens, ...]] = []
+def in_batches(
+    rows: Iterator[Row], num_tokens_of: Callable[[Row], int], make: Callable[[List[Row]], pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows as the record batches that ``make`` makes of a few thousand of them."""
+    held: List[Row] = []
     num_tokens = 0
     for row in rows:
         held.append(row)
-        num_tokens += sum(len(tokens) for tokens, _ in row)
+        num_tokens += num_tokens_of(row)
         if len(held) == _ROWS_A_BATCH or num_tokens >= _TOKENS_A_BATCH:
-            yield record_batch(held, num_fields)
+            yield make(held)
             held, num_tokens = [], 0
     if held:
-        yield record_batch(held, num_fields)
+        yield make(held)
+
+
+def _num_characters(record: Record) -> int:
+    return sum(map(len, record))
+
+
+def _num_tokens(row: Tuple[Tokens, ...]) -> int:
+    return sum(len(tokens) for tokens, _ in row)

@@ -24,6 +24,7 @@ from fastadv.encoder.packed import PackedModel, why_not_packed
 from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
 from fastadv.encoder.positions import first_position, num_positions
 from fastadv.encoder.source import find_model, load_tokenizer, load_weights
+from fastadv.encoder.tokenize_texts import tokenize
 from fastadv.errors import UserError
 
 logger = logging.getLogger("fastadv")
@@ -163,6 +164,11 @@ class Encoder(nn.Module):
         return self.hf.get_input_embeddings().num_embeddings
 
     @property
+    def num_token_types(self) -> int:
+        """How many kinds of token the model tells apart; below 2 it does not tell the texts of a pair apart by them."""
+        return getattr(self.hf.config, "type_vocab_size", 0)
+
+    @property
     def num_layers(self) -> int:
         """Layers a token passes through, shared ones counted each time."""
         return len(layer_modules(self.hf))
@@ -219,17 +225,11 @@ class Encoder(nn.Module):
 
     def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
         """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
-        encoded = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=self.max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            return_special_tokens_mask=True,
-        )
-        special_lists = [[flag == 1 for flag in flags] for flags in encoded["special_tokens_mask"]]
-        return encoded["input_ids"], special_lists
+        return tokenize(self.tokenizer, self.max_length, texts)[:2]
+
+    def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
+        """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
+        return tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types)
 
     @property
     def tokenizer_fingerprint(self) -> str:

@@ -1,14 +1,17 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
+import logging
 from functools import partial
 from typing import Iterator, Optional, Sequence
 
 import torch
 from torch import nn
 
-from fastadv.config import Config
+from fastadv.config import Config, DataConfig
 from fastadv.config_parser import check_option_names
 from fastadv.data.batching import BatchOrder, make_loader
+from fastadv.data.labelled import LabelledText, agree
+from fastadv.data.labels import LabelMap, describe_classes
 from fastadv.data.mixture import JoinedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
@@ -17,9 +20,13 @@ from fastadv.engine.step import Step
 from fastadv.errors import UserError
 from fastadv_kernels import BackendError, set_backend
 
+logger = logging.getLogger(__name__)
+
 
 class TrainingData:
-    """Tokenised sentences and the order they come in.
+    """Tokenised sentences, with their classes where the config names a column of labels, and the order they come in.
+
+    ``label_map`` has the classes, or is None. Batches have ``labels`` (B,), int64, or None.
 
     Args:
         encoder: gives the tokenizer, ``max_length`` and ``position_offset``.
@@ -29,25 +36,18 @@ class TrainingData:
     def __init__(self, config: Config, encoder, progress: bool):
         data, train = config.data, config.train
         sources = weighted_sources(data.train)
+        build = _build_labelled if data.label_field is not None else _build_unlabelled
         # The first rank of a machine tokenises, the others map what it wrote.
-        texts = first_rank_first(
-            lambda: [
-                TokenizedText.build(
-                    source.path,
-                    encoder.tokenize,
-                    encoder.tokenizer_fingerprint,
-                    encoder.max_length,
-                    data.field,
-                    data.split,
-                    data.cache_dir,
-                    data.max_sentences,
-                    progress,
-                    data.positive_field,
-                    data.negative_field,
-                )
-                for source in sources
-            ]
-        )
+        texts = first_rank_first(lambda: [build(source.path, data, encoder, progress) for source in sources])
+        self.label_map: Optional[LabelMap] = None
+        if data.label_field is not None:
+            texts = agree(texts, data.label_names)
+            self.label_map = texts[0].label_map
+            counts = {name: sum(text.class_counts[name] for text in texts) for name in self.label_map.names}
+            summary, warnings = describe_classes(counts)
+            logger.info("%s", summary)
+            for warning in warnings:
+                logger.warning("%s", warning)
         self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
         _require_negatives(config, texts)
         parts = [(len(text), source.weight) for text, source in zip(texts, sources)]
@@ -95,6 +95,36 @@ def _require_negatives(config: Config, texts: Sequence[TokenizedText]) -> None:
     raise UserError(
         f"data.train: {describe_sources(config.data.train)} {what} after truncation to {config.encoder.max_length} "
         "tokens; expected two different ones or more, for a sentence's negatives are the others"
+    )
+
+
+def _build_unlabelled(source: str, data: DataConfig, encoder, progress: bool) -> TokenizedText:
+    return TokenizedText.build(
+        source,
+        encoder.tokenize,
+        encoder.tokenizer_fingerprint,
+        encoder.max_length,
+        data.field,
+        data.split,
+        data.cache_dir,
+        data.max_sentences,
+        progress,
+        data.positive_field,
+        data.negative_field,
+    )
+
+
+def _build_labelled(source: str, data: DataConfig, encoder, progress: bool) -> LabelledText:
+    return LabelledText.build(
+        source,
+        encoder,
+        data.label_field,
+        data.field,
+        data.pair_field,
+        data.split,
+        data.cache_dir,
+        data.max_sentences,
+        progress,
     )
 
 

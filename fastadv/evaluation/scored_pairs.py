@@ -7,10 +7,11 @@ Files are read under the rules of `fastadv.data`, but nothing is skipped: whatev
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Tuple
 
 from fastadv.data.compressed import kind_of
-from fastadv.data.lines import MAX_BYTES_PER_LINE, LineReport, iterate_lines
+from fastadv.data.first_fault import FirstFault
+from fastadv.data.lines import MAX_BYTES_PER_LINE, iterate_lines
 from fastadv.data.sources import is_named_readable, placed_records
 from fastadv.errors import UserError
 
@@ -21,15 +22,7 @@ STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 _STS_BENCHMARK_FILES = {"train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv"}
 _SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
 
-_FAULTS = {
-    "blank": "blank",
-    "too_long": f"a row of more than {MAX_BYTES_PER_LINE:,} bytes",
-    "bad_json": "not JSON",
-    "bad_csv": "a row that is not readable as CSV, or whose quote is never closed",
-    "ragged": "a row of another number of cells",
-    "without_field": "missing, or not of its type (sentence1 and sentence2 are text, score a number)",
-    "undecodable": "text that is not UTF-8",
-}
+_TYPES = "sentence1 and sentence2 are text, score a number"
 
 
 @dataclass
@@ -104,24 +97,10 @@ def read_scored_pairs(path: str | Path) -> ScoredPairs:
             f"{path} is no file of scored pairs: expected the name of a .csv, .tsv or .jsonl file, plain or .gz, "
             "or of a .parquet file"
         )
-    records = placed_records(path, COLUMNS, _NothingSkipped(path), MAX_BYTES_PER_LINE, numbers=("score",))
+    records = placed_records(path, COLUMNS, FirstFault(path, _TYPES), MAX_BYTES_PER_LINE, numbers=("score",))
     for (first, second, score), where in records:
         pairs.append(first, second, _score(score, f"{path.with_name(where)}, column score"))
     return _not_empty(pairs, path)
-
-
-class _NothingSkipped(LineReport):
-    """Of a file that is read whole or not at all: the first fault ends the reading."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.path = path
-
-    def note(self, kind: str, where: str, column: Optional[str] = None) -> None:
-        if kind == "blank" and column is None:
-            return super().note(kind, where)
-        place = where if column is None else f"{where}, column {column}"
-        raise UserError(f"{self.path.with_name(place)}: {_FAULTS[kind]}")
 
 
 def _append_sts_file(pairs: ScoredPairs, input_path: Path, score_path: Path) -> None:
@@ -139,7 +118,7 @@ def _rows(path: Path, what: str) -> Iterator[Tuple[str, str]]:
     """Every line, blank ones too, with its place."""
     if not path.is_file():
         raise UserError(f"{what} is not there: no file {path}")
-    lines = iterate_lines(path, _NothingSkipped(path), keeps_blank=True)
+    lines = iterate_lines(path, FirstFault(path, _TYPES), keeps_blank=True)
     return ((line, str(path.with_name(where))) for line, where in lines)
 
 

@@ -99,6 +99,8 @@ class Objective(nn.Module):
     """whether a second clean view z+ is computed"""
     uses_adversary = False
     """whether a perturbation is searched and z_adv computed"""
+    uses_labels = False
+    """whether batches must have labels, that is, data.label_field names a column"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 

@@ -9,6 +9,7 @@ from typing import Mapping, Optional
 import torch
 
 from fastadv.config import Config
+from fastadv.data.labelled_sources import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
 from fastadv.engine.checkpoint_folders import newest_checkpoint
@@ -88,7 +89,10 @@ def describe_plan(config: Config, options: PlanOptions = PlanOptions()) -> str:
 def _what_is_done(config: Config) -> list[str]:
     encoder, data, train, evaluation = config.encoder, config.data, config.train, config.evaluation
     for source in weighted_sources(data.train):
-        open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
+        if data.label_field is None:
+            open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
+        else:
+            open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split)
     dev_score(config.dev.data)
     if evaluation.enabled:
         open_source(evaluation.held_out, data.field, evaluation.held_out_split)
@@ -102,7 +106,8 @@ def _what_is_done(config: Config) -> list[str]:
     return [
         f"encoder     {encoder.model}, {encoder.pooling} pooling, at most {encoder.max_length} tokens",
         f"data        {describe_sources(data.train)}"
-        + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else ""),
+        + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else "")
+        + (f", classes in {data.label_field}" if data.label_field is not None else ""),
         f"objective   {config.objective}{options}",
         f"adversary   {describe_adversary(config)}",
         f"training    {length} of {batches}{train.batch_size} sentences, learning rate {config.optimizer.lr:g}, "
