@@ -60,7 +60,8 @@ class _Tokenizer:
     """Nothing is tokenised; an encoder asks for the special tokens' ids and how long a text may be."""
 
     model_max_length = 64
-    mask_token_id = 4
+    all_special_ids = [0, 1, 2, 3, 4]
+    unk_token_id, mask_token_id = 1, 4
 
     def num_special_tokens_to_add(self) -> int:
         return 2

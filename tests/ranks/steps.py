@@ -38,7 +38,6 @@ CASES = {
 SAVING = {
     "pgd, in pieces": {"micro_batch_size": 1},
     "adaptive, in pieces": {"micro_batch_size": 2},
-    "pgd, checkpointed": {"checkpoint_activations": True},
     "pgd, in pieces and checkpointed": {"micro_batch_size": 2, "checkpoint_activations": True},
 }
 
