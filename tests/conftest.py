@@ -61,6 +61,14 @@ def _one_thread_and_a_seed():
 
 
 @pytest.fixture(autouse=True)
+def _linear_as_before():
+    """An engine of stage 3 that a test leaves behind must not keep its own linear layer in every later test."""
+    linear = torch.nn.functional.linear
+    yield
+    torch.nn.functional.linear = linear
+
+
+@pytest.fixture(autouse=True)
 def _log_as_before():
     """The command sends the library's log to the terminal for good; the next test may want it elsewhere."""
     log = logging.getLogger("fastadv")

@@ -300,7 +300,7 @@ class Trainer:
             self._progress.close()
         if self._log is not None:
             self._log.close()
-        self._engine.destroy()
+        zero.destroy(self._engine)
         self._engine = self._progress = self._log = self._whole_encoder = None
         self._call("on_end")
 

@@ -87,6 +87,20 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     return engine
 
 
+def destroy(engine) -> None:
+    """Frees the engine, and gives torch its own linear layer back.
+
+    DeepSpeed's stage 3 replaces ``torch.nn.functional.linear`` for the rest of the process, by one that keeps its input
+    for the backward also where no weight asks for a gradient, as in the inner loop.
+    """
+    engine.destroy()
+    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
+
+    original = getattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
+    if original is not None:
+        torch.nn.functional.linear = original
+
+
 def update(
     engine, loss: Tensor, max_grad_norm: Optional[float], step: int, clock: TimesPhases = no_clock
 ) -> tuple[float, Optional[float]]:

@@ -32,7 +32,7 @@ def train(folder, stage, precision, optimizer="none", parameters="none"):
             step.commit()
         weights = zero.full_precision_weights(step)
     finally:
-        engine.destroy()
+        zero.destroy(engine)
     return [place is not None and place.device == "cpu" for place in places], values, weights
 
 
@@ -83,4 +83,12 @@ def test_the_reduction_bucket_is_no_larger_than_the_model(tiny_bert_dir):
     try:
         assert engine.zero_reduce_bucket_size() == num_parameters
     finally:
-        engine.destroy()
+        zero.destroy(engine)
+
+
+def test_a_run_at_stage_3_leaves_torch_as_it_was(tiny_bert_dir):
+    linear = torch.nn.functional.linear
+    processes.init_distributed()
+    engine = zero.initialise(make_step(str(tiny_bert_dir), "pgd"), make_config_of(3), 10)
+    zero.destroy(engine)
+    assert torch.nn.functional.linear is linear
