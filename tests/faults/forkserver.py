@@ -30,11 +30,11 @@ fastadv.evaluation.report fastadv.data.tables fastadv.objectives.robustsentembed
 docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
 pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model tokenizers
 torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
-transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert_fast
+transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert
 transformers.models.auto.tokenization_auto tests.faults.objectives tests.faults.plants
 """.split()
-# Imported by some releases of DeepSpeed on first use, for a second.
-_IMPORTED_WHERE_THERE = ["deepspeed.module_inject.auto_ep_layer"]
+# Of some releases of DeepSpeed, on first use and for a second, and of transformers 4.
+_IMPORTED_WHERE_THERE = ["deepspeed.module_inject.auto_ep_layer", "transformers.models.bert.tokenization_bert_fast"]
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
