@@ -123,3 +123,14 @@ def show(value: Any, longest: int = 80) -> str:
     except (TypeError, ValueError):
         text = " ".join(repr(value).split())
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
+def flat_values(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested ``config`` by dotted name."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat.update(flat_values(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -19,6 +19,7 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 from fastadv.config import Config
+from fastadv.config_values import flat_values
 from fastadv.engine.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
 from fastadv.engine.checkpoint_folders import newest_checkpoint as newest_checkpoint
 from fastadv.engine.manifest import (
@@ -279,7 +280,7 @@ _ADVICE = "give the old value, name another train.output_dir, or delete the run 
 
 def require_same_config(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises UserError naming the first field that differs and matters. Needs no data and no weights."""
-    old, new = _flat(saved), _flat(json.loads(json.dumps(now)))
+    old, new = flat_values(saved), flat_values(json.loads(json.dumps(now)))
     for name in sorted(old.keys() | new.keys()):
         if not name.startswith(_MAY_CHANGE) and old.get(name) != new.get(name):
             raise UserError(f"{name}: {new.get(name)!r}, but {folder} was made with {old.get(name)!r}; {_ADVICE}")
@@ -301,16 +302,6 @@ def require_same_run(folder: Path, saved: RunIdentity, now: RunIdentity) -> None
     ):
         if was != is_now:
             raise UserError(f"{name} is {is_now}, but {folder} was made with {was}; {_ADVICE}")
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _generator_states() -> dict[str, Tensor]:

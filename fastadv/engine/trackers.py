@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from fastadv.config import Config
+from fastadv.config_values import flat_values
 from fastadv.errors import UserError
 
 from .callbacks import Callback
@@ -170,7 +171,9 @@ class MLflowCallback(Tracker):
         found = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name, artifacts) if found is None else found.experiment_id
         self._id = self._client.create_run(experiment, run_name=run_folder.name).info.run_id
-        parameters = [self._entities.Param(key, str(value)[:_MOST_CHARACTERS]) for key, value in _flat(config).items()]
+        parameters = [
+            self._entities.Param(key, str(value)[:_MOST_CHARACTERS]) for key, value in flat_values(config).items()
+        ]
         for first in range(0, len(parameters), _MOST_PARAMETERS):
             self._client.log_batch(self._id, params=parameters[first : first + _MOST_PARAMETERS])
         return self._id
@@ -182,14 +185,3 @@ class MLflowCallback(Tracker):
 
     def _finish(self, is_finished: bool) -> None:
         self._client.set_terminated(self._id, status="FINISHED" if is_finished else "KILLED")
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -193,3 +193,20 @@ def test_checkpointed_activations_are_fewer(make_step, sentences):
         step = make_step(checkpoint_activations=checkpoint_activations, dropout=0.1).step
         peaks.append(peak_bytes(step, step.encoder.pack(sentences * 8)))
     assert peaks[1] < 0.8 * peaks[0]
+
+
+def test_a_piece_is_searched_around_the_embeddings_of_its_clean_pass(make_step, sentences):
+    """X is embedded anew for the search and for z_adv, under the mask it had for z."""
+    recorded = make_step(micro_batch_size=2, dropout=0.2, use_eta=False, sigma=0.0, num_steps=1)
+    step, encode, given = recorded.step, recorded.step.encoder.encode, []
+    step.encoder.encode = lambda x, *rest, **options: given.append(x.detach()) or encode(x, *rest, **options)
+    batch = step.encoder.pack(sentences)
+    step(batch)
+    count = len(recorded.found)
+    assert count == -(-len(sentences) // 2)
+    # z and z+ of every piece, then the one inner step and z_adv of every piece.
+    clean, positive = given[: 2 * count : 2], given[1 : 2 * count : 2]
+    searched, adversarial = given[2 * count :: 2], given[2 * count + 1 :: 2]
+    for i, found in enumerate(recorded.found):
+        assert torch.equal(searched[i], clean[i]) and not torch.equal(positive[i], clean[i])
+        assert torch.equal(adversarial[i], clean[i] + found.delta)
