@@ -15,21 +15,13 @@ from transformers import RobertaConfig, RobertaModel
 
 from bench.gpu_check import arguments_of
 from bench.gpu_time import Clock
+from bench.scaling_table import LARGE
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder import Encoder
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
 
-LARGE = RobertaConfig(
-    vocab_size=50265,
-    hidden_size=1024,
-    num_hidden_layers=24,
-    num_attention_heads=16,
-    intermediate_size=4096,
-    max_position_embeddings=514,
-    type_vocab_size=1,
-)
 TINY = RobertaConfig(
     vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=1
 )
