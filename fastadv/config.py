@@ -67,9 +67,11 @@ class DataConfig:
 class PerturbationConfig:
     """The search for the worst small perturbation of embeddings (RobustSentEmbed eq. 2-7, Algorithm 1)."""
 
-    method: Literal["mixed", "fgm", "fgsm"] = "mixed"
+    method: Literal["mixed", "fgm", "fgsm", "pgd", "freelb"] = "mixed"
     """mixed: the search of all settings below. One step from zero, as long as the radius: fgm along the gradient over
-    its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these"""
+    its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these. pgd: num_steps steps
+    of alpha along the gradient; rho, beta and eta have no say. freelb: the same in the l2 norm, start sentence, and
+    reuse free"""
     norm: Norm = "linf"
     """P, the norm of balls and directions"""
     num_steps: int = 5
@@ -95,7 +97,9 @@ class PerturbationConfig:
     step_relative: Optional[bool] = None
     """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative is set"""
     sigma: float = 0.1
-    """start of delta and of the eta table: U(-sigma, sigma) / sqrt(E)"""
+    """size of the start of delta, and of the eta table, U(-sigma, sigma) / sqrt(E)"""
+    start: Literal["token", "sentence", "normal"] = "token"
+    """how delta starts: U(-sigma, sigma) / sqrt(E), the same over sqrt(len * E) (FreeLB), or N(0, sigma^2) (SMART)"""
     use_eta: bool = True
     """search a token-level perturbation too"""
     eta_scaling: Literal["after", "before", "none"] = "after"
@@ -103,7 +107,7 @@ class PerturbationConfig:
     gradient: Literal["shared", "separate"] = "shared"
     """one gradient a step at the mix of both chains, or one at each chain"""
     inner_dropout: Optional[Literal["off", "frozen"]] = None
-    """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, off for mixed"""
+    """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, else off"""
     perturb_at: Literal["embedding", "word"] = "embedding"
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
     perturb_special_tokens: bool = True
@@ -122,10 +126,22 @@ class PerturbationConfig:
     """batches skipped in a row after which the run ends all the same"""
 
     def as_mixed(self) -> "PerturbationConfig":
-        """This search with every setting explicit. FGM and FGSM are mixed searches of one chain: one step of length
-        epsilon, from zero, without eta, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
+        """This search with every setting explicit. All methods are mixed searches of one chain, without eta. FGM and
+        FGSM: one step of length epsilon, from zero, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
         if self.method == "mixed":
             return replace(self, inner_dropout=self.inner_dropout or "off")
+        if self.method in ("pgd", "freelb"):
+            one_chain = replace(
+                self,
+                method="mixed",
+                rho=1.0,
+                use_eta=False,
+                gradient="shared",
+                inner_dropout=self.inner_dropout or "off",
+            )
+            if self.method == "pgd":
+                return one_chain
+            return replace(one_chain, norm="l2", start="sentence", reuse="free")
         is_fgm = self.method == "fgm"
         return replace(
             self,
@@ -256,7 +272,16 @@ class DevConfig:
     """Which weights are kept."""
 
     data: str = "none"
-    """none (the last weights), a folder in SentEval layout (STS-B dev), or a file of scored pairs"""
+    """none (the last weights); a folder in SentEval layout (STS-B dev) or a file of scored pairs; where
+    data.label_field is set, labelled texts, found like data.train"""
+    split: str = "dev"
+    """labelled: the split of a named dataset, a SentEval folder or demo:imdb"""
+    metric: Literal["accuracy", "macro_f1"] = "accuracy"
+    """labelled: the score, x 100"""
+    max_sentences: Optional[int] = None
+    """labelled: only the first so many"""
+    patience: Optional[int] = None
+    """dev scores in a row without a better one after which the run ends; null: it runs to its last step"""
 
 
 @dataclass
@@ -288,7 +313,8 @@ class Config:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     objective: str = "robustsentembed"
-    """robustsentembed, uscal, simcse, or your own as my_package.my_module:MyObjective"""
+    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal; or your own as
+    my_package.my_module:MyObjective"""
     objective_options: Dict[str, Any] = field(default_factory=dict)
     """the objective's own options: keyword arguments of its class"""
     perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)

@@ -111,6 +111,9 @@ RULES = {
     "engine.num_threads": _from_to(1, 4096),
     "engine.timeout_minutes": ((lambda value: 0 < value <= 1e6), "a number above 0, at most 1000000"),
     "dev.data": (_NAMED[0], "none, a folder or a file"),
+    "dev.split": _NAMED,
+    "dev.max_sentences": _COUNT_FROM_1,
+    "dev.patience": _COUNT_FROM_1,
     "evaluation.num_sentences": _at_least(16),
     "evaluation.radii": (
         (lambda value: bool(value) and min(value) >= 0 and len(set(value)) == len(value)),
@@ -246,15 +249,15 @@ def rtd_generator_of(config: Config) -> Optional[str]:
 
 def _check_sizes(config: Config) -> None:
     sizes = config.perturbation
-    if sizes.reuse == "free":
+    if sizes.as_mixed().reuse == "free":
         if sizes.as_mixed().num_inner_steps == 0:
             raise UserError("perturbation.num_steps = 0: expected at least 1 where perturbation.reuse is free")
-        if sizes.gradient == "separate":
+        if sizes.as_mixed().gradient == "separate":
             raise UserError(
                 "perturbation.gradient = separate: expected shared where perturbation.reuse is free, whose passes "
                 "train at one point"
             )
-    if sizes.method != "mixed" and sizes.epsilon is None and sizes.epsilon_relative is None:
+    if sizes.method in ("fgm", "fgsm") and sizes.epsilon is None and sizes.epsilon_relative is None:
         raise UserError(
             f"perturbation.epsilon = null: expected a number of at least 0, or perturbation.epsilon_relative, where "
             f"perturbation.method is {sizes.method}: its one step is as long as the radius"
@@ -271,13 +274,13 @@ def _check_sizes(config: Config) -> None:
                 f"perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
             )
         return
-    if sizes.method == "mixed" and sizes.step_relative:
+    if sizes.method not in ("fgm", "fgsm") and sizes.step_relative:
         if sizes.epsilon is None:
             raise UserError(
                 "perturbation.step_relative = true: expected false or null where both "
                 "perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
             )
-        if sizes.use_eta and sizes.epsilon_token is None:
+        if sizes.as_mixed().use_eta and sizes.epsilon_token is None:
             raise UserError(
                 "perturbation.step_relative = true: expected false or null where "
                 "perturbation.epsilon_token is null, for perturbation.gamma has no radius then"

@@ -12,7 +12,7 @@ def check_engine(config: Config) -> None:
         UserError: one line with the key, its value and what is allowed.
     """
     engine = config.engine
-    reuse = config.perturbation.reuse
+    reuse = config.perturbation.as_mixed().reuse
     if engine.zero_stage == 3 and reuse in ("none", "free"):
         raise UserError(
             f"perturbation.reuse = {reuse}: expected exact or adaptive at engine.zero_stage 3, where no rank holds the "
@@ -38,7 +38,7 @@ def check_engine(config: Config) -> None:
 
 
 def _check_micro_batches(config: Config) -> None:
-    size, reuse = config.train.micro_batch_size, config.perturbation.reuse
+    size, reuse = config.train.micro_batch_size, config.perturbation.as_mixed().reuse
     obstacle = None
     if reuse in ("none", "free"):
         obstacle = f"perturbation.reuse is {reuse}, or reuse exact or adaptive"
@@ -68,11 +68,11 @@ def _check_attention(config: Config) -> None:
 
 
 def _check_compile(config: Config) -> None:
-    engine, perturbation = config.engine, config.perturbation
+    engine, perturbation = config.engine, config.perturbation.as_mixed()
     expected = None
     if perturbation.reuse in ("none", "free"):
         expected = f"none where perturbation.reuse is {perturbation.reuse}, or reuse exact or adaptive"
-    elif perturbation.as_mixed().inner_dropout == "frozen":
+    elif perturbation.inner_dropout == "frozen":
         expected = (
             "none where perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set), or "
             "inner_dropout off: the clean pass's masks fit no other size"

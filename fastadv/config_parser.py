@@ -22,6 +22,8 @@ from fastadv.errors import UserError
 from fastadv.small_file import read_small
 
 OPTIONS = "objective_options"
+# What an objective's constructor is given by the run.
+_GIVEN = {"hidden_size", "classifier"}
 _COMMAND_LINE = "on the command line"
 # A config with a thousand sources has a tenth of it. YAML is slow to read: this much takes seconds.
 _MAX_BYTES = 1 << 18
@@ -61,6 +63,9 @@ def parse_config(path: Optional[str], overrides: Sequence[str]) -> Config:
             )
     config = _build(values, objective)
     check_config(config)
+    from fastadv.config_checks_objective import check_objective
+
+    check_objective(config, objective)
     warn(config, uses_adversary=objective.uses_adversary)
     return config
 
@@ -217,7 +222,7 @@ def _option_hints(objective: type) -> tuple[dict[str, Any], list[str]]:
         for parameter in parameters:
             key = f"{OPTIONS}.{parameter.name}"
             is_named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            if not is_named or parameter.name in ("self", "hidden_size") or key in hints:
+            if not is_named or parameter.name in {"self", *_GIVEN} or key in hints:
                 continue
             hints[key] = types.get(parameter.name, Any)
             if parameter.default is parameter.empty:
@@ -257,7 +262,9 @@ def build_parser(objective: type, has_help: bool = False, **settings):
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=has_help)
     parser = Parser(**settings)
     parser.add_class_arguments(Config, None, skip={OPTIONS})
-    parser.add_class_arguments(objective, OPTIONS, skip={"hidden_size"}, instantiate=False)
+    parser.add_class_arguments(
+        objective, OPTIONS, skip=_GIVEN & set(inspect.signature(objective).parameters), instantiate=False
+    )
     return parser
 
 

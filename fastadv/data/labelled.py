@@ -43,6 +43,7 @@ class LabelledText(TokenizedText):
     """Texts, or pairs of texts, with their classes, in a memory-mapped Arrow file; row i is `TokenizedText`'s, with
 
     * ``label`` int, the id of its class in ``label_map``,
+    * ``row`` int, i,
     * ``token_type_ids`` (length,) int8, of pairs alone: which text of ``[CLS] a [SEP] b [SEP]`` a token is of, 0 or 1.
 
     Made by `build`; `with_labels` gives the same rows by another model's classes. Pickles as its path and classes.
@@ -107,6 +108,7 @@ class LabelledText(TokenizedText):
         row = super().__getitem__(index)
         which, at = self._place_of(index)
         row["label"] = self._ids[int(self._label_views[which][at])]
+        row["row"] = index
         if self.is_pair:
             if self._type_views[which] is None:
                 types = self._batches[which].column("token_type_ids")

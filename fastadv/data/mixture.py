@@ -49,7 +49,8 @@ class JoinedText:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         which = bisect_right(self._starts, index) - 1
-        return self.texts[which][index - self._starts[which]]
+        row = self.texts[which][index - self._starts[which]]
+        return {**row, "row": index} if "row" in row else row
 
     def token_pieces(self) -> Iterator[np.ndarray]:
         """The ``input_ids`` of all rows end to end, in int32 pieces (n,)."""
@@ -59,6 +60,11 @@ class JoinedText:
     def lengths(self) -> MappedColumn:
         """(len(self),) int32, tokens of each sentence; reads no token."""
         return MappedColumn([piece for text in self.texts for piece in text.lengths.pieces], np.int32)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(len(self),) int64, the class of each row, of labelled texts."""
+        return np.concatenate([text.labels for text in self.texts])
 
     @property
     def fingerprint(self) -> str:

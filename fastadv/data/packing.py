@@ -30,6 +30,8 @@ class PackedBatch:
     """(B,) int64, equal for sentences that are equal after truncation"""
     labels: Optional[Tensor] = None
     """(B,) or None"""
+    row_ids: Optional[Tensor] = None
+    """(B,) int64, each sentence's row of the training data; None where it is not known"""
     positive: Optional["PackedBatch"] = None
     """a text that means the same as each sentence, in their order; None where only sentences are given"""
     hard_negative: Optional["PackedBatch"] = None
@@ -73,7 +75,7 @@ class PackedBatch:
         return replace(self, **moved)
 
     def twice(self) -> "PackedBatch":
-        """The sentences twice: row B + b is row b once more. Given positives, negatives and labels are left out."""
+        """The sentences twice: row B + b is row b once more. What is given with them is left out."""
         return PackedBatch(
             input_ids=self.input_ids.repeat(2),
             token_type_ids=self.token_type_ids.repeat(2),
@@ -111,6 +113,7 @@ class PackedBatch:
                     max_seqlen=max(b - a for a, b in zip(ends[first:end], ends[first + 1 : end + 1])),
                     sentence_ids=self.sentence_ids[first:end],
                     labels=None if self.labels is None else self.labels[first:end],
+                    row_ids=None if self.row_ids is None else self.row_ids[first:end],
                     **{name: of_parts[i] for name, of_parts in given.items()},
                 )
             )
@@ -125,6 +128,7 @@ class PackedBatch:
         labels: Optional[Sequence] = None,
         token_type_lists: Optional[Sequence[Sequence[int]]] = None,
         position_offset: int = 0,
+        row_ids: Optional[Sequence[int]] = None,
     ) -> "PackedBatch":
         """Packs sentences given as lists of token ids.
 
@@ -156,4 +160,5 @@ class PackedBatch:
             max_seqlen=max(lengths),
             sentence_ids=torch.arange(len(lengths)) if sentence_ids is None else torch.tensor(sentence_ids),
             labels=None if labels is None else torch.tensor(labels),
+            row_ids=None if row_ids is None else torch.tensor(row_ids),
         )

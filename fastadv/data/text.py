@@ -55,10 +55,12 @@ def collate(rows: Sequence[Dict], position_offset: int) -> PackedBatch:
     """Packs rows of a `TokenizedText`; ``position_offset`` is the encoder's first position id.
 
     Positives and hard negatives are packed the same way, into the batch's fields of these names. Rows of a
-    `fastadv.data.labelled.LabelledText` bring their labels (B,), int64, and those of pairs their token types.
+    `fastadv.data.labelled.LabelledText` bring their labels and their numbers (B,), int64, and those of pairs their
+    token types.
     """
     of_sentence = {
         "labels": [row["label"] for row in rows] if "label" in rows[0] else None,
+        "row_ids": [row["row"] for row in rows] if "row" in rows[0] else None,
         "token_type_lists": [row["token_type_ids"].tolist() for row in rows] if "token_type_ids" in rows[0] else None,
     }
     batch, *others = (

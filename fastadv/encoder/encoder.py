@@ -275,6 +275,13 @@ class Encoder(nn.Module):
         first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")
         return self._widened(last if self.pooling == "cls" else self.pool(first, last, batch))
 
+    def encode_with_tokens(
+        self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None
+    ) -> Tuple[Tensor, Tensor]:
+        """h (B, D) of X (T, E), and the last hidden states (T, D) that it is pooled from."""
+        first, last = self._first_and_last(x, batch, dropout)
+        return self._widened(self.pool(first, last, batch)), self._widened(last)
+
     def prepare(self, batch: PackedBatch) -> None:
         """Works out what every pass of a batch shares, as the first pass otherwise does."""
         padding_of(batch)

@@ -10,7 +10,7 @@ import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Callable, Dict, Optional
 
 import torch
 from safetensors import SafetensorError
@@ -21,15 +21,23 @@ from fastadv.encoder.lora import merged_state_dict
 from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
 
+WriteModel = Callable[[Path, Optional[Dict[str, Tensor]]], None]
+"""(folder, state_dict) → writes config.json and the weights"""
+
 
 def export_encoder(
-    encoder, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
+    encoder,
+    folder: str | Path,
+    card: Optional[str] = None,
+    state_dict: Optional[Dict[str, Tensor]] = None,
+    write_model: Optional[WriteModel] = None,
 ) -> Path:
-    """Writes ``encoder`` (without any head) to ``folder`` and returns its path.
+    """Writes ``encoder`` to ``folder`` and returns its path.
 
     Args:
         card: the text of README.md; None writes a short one.
         state_dict: weights to write in place of the model's own; adapters (LoRA) are merged either way.
+        write_model: writes the encoder with a head; None: without any.
 
     Raises:
         UserError: ``folder`` exists and is not an export.
@@ -42,7 +50,7 @@ def export_encoder(
     shutil.rmtree(aside, ignore_errors=True)
     try:
         with naming(target), _safetensors_as_os_errors():
-            _write_export(encoder, aside, card, state_dict)
+            _write_export(encoder, aside, card, state_dict, write_model)
         _swap_in(aside, target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -78,12 +86,21 @@ def _swap_in(aside: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_export(encoder, folder: Path, card: Optional[str], state_dict: Optional[Dict[str, Tensor]]) -> None:
+def _write_export(
+    encoder,
+    folder: Path,
+    card: Optional[str],
+    state_dict: Optional[Dict[str, Tensor]],
+    write_model: Optional[WriteModel],
+) -> None:
     folder.mkdir()
     # sentence-transformers averages over layers only where the model hands them all out.
     with _returns_all_layers(encoder.hf.config, encoder.pooling == "first_last"):
-        with quiet_transformers():
-            encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
+        if write_model is not None:
+            write_model(folder, state_dict)
+        else:
+            with quiet_transformers():
+                encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
     tokenizer = copy.deepcopy(encoder.tokenizer)
     tokenizer.model_max_length = encoder.max_length
     _let_readers_pad(tokenizer, encoder.hf.config)

@@ -18,6 +18,7 @@ from fastadv.data.text import TokenizedText, collate
 from fastadv.engine.processes import first_rank_first, rank, world_size
 from fastadv.engine.step import Step
 from fastadv.errors import UserError
+from fastadv.objectives.base import RunFacts
 from fastadv_kernels import BackendError, set_backend
 
 logger = logging.getLogger(__name__)
@@ -181,12 +182,14 @@ def build_encoder(config: Config):
     )
 
 
-def build_step(config: Config, encoder, text=None) -> Step:
+def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap] = None) -> Step:
     """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before.
 
     Args:
         text: the tokenised training sentences, for an objective that asks how often tokens occur in them.
+        label_map: the classes, for an objective that uses labels.
     """
+    from fastadv.config_checks_objective import check_objective
     from fastadv.objectives.base import resolve_objective
 
     if config.engine.zero_stage == 3 and encoder.path == "generic":
@@ -196,8 +199,12 @@ def build_step(config: Config, encoder, text=None) -> Step:
         )
     objective_class = resolve_objective(config.objective)
     check_option_names(objective_class, config.objective_options)
+    check_objective(config, objective_class)
     torch.manual_seed(config.train.seed)
-    objective = objective_class(encoder.hidden_size, **config.objective_options)
+    given = (encoder.hidden_size,)
+    if objective_class.uses_labels:
+        given = (*given, _build_head(config, encoder, label_map))
+    objective = objective_class(*given, **config.objective_options)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
@@ -229,6 +236,26 @@ def build_step(config: Config, encoder, text=None) -> Step:
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
     return step
+
+
+def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
+    """The classification head: the pretrained part of the encoder's own, where it is the encoder that was named."""
+    from fastadv.encoder.classification_head import check_classifiable, draw_head, load_head
+    from fastadv.encoder.source import find_model
+
+    check_classifiable(encoder.hf.config, encoder.pooling, config.encoder.model)
+    source = find_model(config.encoder.model)
+    if source.location == encoder.hf.config.name_or_path:
+        return load_head(source, label_map).to(encoder.device)
+    # An encoder of the caller's own.
+    return draw_head(encoder.hf.config, label_map).to(encoder.device)
+
+
+def run_facts(config: Config, data: TrainingData) -> RunFacts:
+    """What an objective may know of the run."""
+    labels = None if data.label_map is None else data.text.labels
+    order = data.order
+    return RunFacts(len(data.text), order.batches_per_epoch, data.total_steps, config.train.seed, labels)
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

@@ -71,6 +71,8 @@ class Position:
     num_skipped_in_a_row: int = 0
     best_score: Optional[float] = None
     best_step: Optional[int] = None
+    num_scores_since_best: int = 0
+    """dev scores since the best one"""
 
 
 @dataclass

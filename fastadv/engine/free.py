@@ -39,7 +39,13 @@ def free_loss(
         loss, None where the objective has none: it is not part of any pass, since it wants the eta they end with.
     """
     encoder, objective, leaves = step.encoder, step.objective, _Leaves()
-    query, keys = leaves.of(views.query), leaves.of_keys(views.positive_keys)
+    num_passes = step.perturbation.num_inner_steps
+    shared = replace(
+        views,
+        query=leaves.of(views.query),
+        pooled=leaves.of(views.pooled),
+        positive_keys=leaves.of_keys(views.positive_keys),
+    )
     loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
     start = step.search.adversary.start(x.detach(), batch, eta)
@@ -47,19 +53,19 @@ def free_loss(
     masks = DropoutReplay(x.device)
 
     def loss_of_pass(points: Tensor, t: int) -> Tensor:
-        is_first = t == 1
+        is_first, is_last = t == 1, t == num_passes
         with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
-            adversarial = objective.project(encoder.encode(points, batch))
-            loss, found = objective.loss(
-                replace(
-                    views,
-                    query=query,
-                    positive_keys=keys,
-                    adversarial=adversarial,
-                    adversarial_keys=step.whole.gather_keys(adversarial, batch.sentence_ids),
-                    loss_rtd=loss_rtd,
-                )
-            )
+            tokens = None
+            if is_last and objective.uses_adversarial_tokens:
+                pooled, tokens = encoder.encode_with_tokens(points, batch)
+            else:
+                pooled = encoder.encode(points, batch)
+            last_pass = float(num_passes) if is_last else 0.0
+            of_pass = replace(shared, loss_rtd=loss_rtd, last_pass=last_pass)
+            of_pass = step.with_adversarial(of_pass, pooled, tokens)
+            loss, found = objective.loss(of_pass)
+        if is_last:
+            step.watch.see("z_adv", of_pass.adversarial)
         for name, value in found.items():
             terms[name].append(value)
         return loss
@@ -81,9 +87,13 @@ class _Leaves:
         self.originals: list[Tensor] = []
         self.made: list[Tensor] = []
 
-    def of(self, view: Tensor) -> Tensor:
-        if not view.requires_grad:
+    def of(self, view: Optional[Tensor]) -> Optional[Tensor]:
+        if view is None or not view.requires_grad:
             return view
+        known = next((made for original, made in zip(self.originals, self.made) if original is view), None)
+        if known is not None:
+            # h, where z is h itself.
+            return known
         self.originals.append(view)
         self.made.append(view.detach().requires_grad_())
         return self.made[-1]

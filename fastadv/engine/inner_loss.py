@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fastadv.data.fixed_size import FilledBatch
 from fastadv.data.packing import PackedBatch
-from fastadv.objectives.base import Keys, Objective
+from fastadv.objectives.base import Keys, Objective, Views
 
 from .dropout_replay import DropoutReplay
 
@@ -65,8 +65,16 @@ class InnerLoss:
             return self._encoder.encode(points, self.batch)
 
     def _of_pooled(self, pooled: Tensor, keys: Optional[Keys]) -> Tensor:
-        query = self._objective.project(pooled, is_inner=True)
-        return self._objective.inner_loss(query, keys, self.batch.sentence_ids)
+        batch = self.batch
+        views = Views(
+            self._objective.project(pooled, is_inner=True),
+            batch.sentence_ids,
+            positive_keys=keys,
+            pooled=pooled,
+            labels=batch.labels,
+            batch=batch,
+        )
+        return self._objective.inner_loss(views)
 
 
 class _FilledLoss:

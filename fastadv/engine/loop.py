@@ -4,6 +4,7 @@ import copy
 import math
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fastadv.config import Config, to_yaml
 from fastadv.config_checks import check_config, check_encoder
+from fastadv.encoder.classifier import Classifier
 from fastadv.engine import processes, zero
 from fastadv.engine.build import (
     TrainingData,
@@ -20,6 +22,7 @@ from fastadv.engine.build import (
     check_machine,
     check_resolution,
     choose_kernels,
+    run_facts,
 )
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoint import (
@@ -40,7 +43,7 @@ from fastadv.engine.lost_ranks import explain_lost_ranks
 from fastadv.engine.metrics import MetricsLog, Progress
 from fastadv.engine.platforms import require_training_platform
 from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
-from fastadv.engine.selection import BestWeights, dev_score
+from fastadv.engine.selection import BestWeights, dev_score, labelled_dev_score
 from fastadv.engine.signals import Interrupted, ending_steps
 from fastadv.engine.trackers import build_trackers
 from fastadv.perturbation import NonFiniteGradient
@@ -73,12 +76,18 @@ class Trainer:
         self.total_steps: Optional[int] = None
         self._stop_asked = False
         self._signal: Optional[int] = None
-        self._engine = self._progress = self._log = self._whole_encoder = None
+        self._engine = self._progress = self._log = self._whole_model = None
 
     @property
     def is_finished(self) -> bool:
-        """Whether every step of the run is done."""
-        return self.total_steps is not None and self.position.step >= self.total_steps
+        """Whether every step of the run is done, or dev scores have ended it (``dev.patience``)."""
+        is_at_end = self.total_steps is not None and self.position.step >= self.total_steps
+        return is_at_end or self._is_out_of_patience
+
+    @property
+    def _is_out_of_patience(self) -> bool:
+        patience = self.config.dev.patience
+        return patience is not None and self.position.num_scores_since_best >= patience
 
     def request_stop(self) -> None:
         """Ends the run after the current step, with a checkpoint to go on from and without an export."""
@@ -111,7 +120,7 @@ class Trainer:
         claim_run_folder(self.config)
         self._device = processes.init_distributed(self.config.engine.timeout_minutes)
         checkpoint = newest_checkpoint(self.run_folder)
-        self._dev_score = dev_score(self.config.dev.data)
+        self._dev_score = None if self.config.data.label_field else dev_score(self.config.dev.data)
         self._build()
         self._identity = RunIdentity.of(self.config, self.total_steps, self._data.fingerprint)
         if checkpoint is not None:
@@ -124,14 +133,14 @@ class Trainer:
         with _generator_untouched():
             processes.first_rank_only(lambda: self._comparison.measure_before(self.encoder))
         if self.config.engine.zero_stage == 3 and self._dev_score is not None:
-            # Stage 3 cuts the encoder's weights to pieces; dev scores are those of a whole one.
-            self._whole_encoder = copy.deepcopy(self.encoder, {id(self.encoder.tokenizer): self.encoder.tokenizer})
+            # Stage 3 cuts the weights to pieces; dev scores are those of a whole model.
+            self._whole_model = copy.deepcopy(self._model, {id(self.encoder.tokenizer): self.encoder.tokenizer})
         self._engine = zero.initialise(self._step, self.config, self.total_steps)
         try:
             self._start(checkpoint)
             with ending_steps(self._end_by_signal):
                 self._train()
-            weights = zero.full_precision_weights(self.encoder)
+            weights = zero.full_precision_weights(self._model)
         finally:
             self._close()
         if self.is_finished:
@@ -142,9 +151,16 @@ class Trainer:
         if self.encoder is None:
             self.encoder = build_encoder(self.config)
         self.encoder.to(self._device)
-        self._data = TrainingData(self.config, self.encoder, progress=processes.is_first_rank() and sys.stderr.isatty())
-        self.total_steps = self._data.total_steps
-        self._step = build_step(self.config, self.encoder, self._data.text)
+        progress = processes.is_first_rank() and sys.stderr.isatty()
+        self._data = TrainingData(self.config, self.encoder, progress)
+        self.total_steps, label_map = self._data.total_steps, self._data.label_map
+        self._step = build_step(self.config, self.encoder, self._data.text, label_map)
+        self._step.objective.begin(run_facts(self.config, self._data))
+        self._model = self.encoder
+        if label_map is not None:
+            self._model = Classifier(self.encoder, self._step.objective.classifier, label_map)
+            score = partial(labelled_dev_score, self.config, self.encoder, label_map, progress)
+            self._dev_score = processes.first_rank_first(score)
         check_resolution(self.config, self._step, self._data.first_batch())
 
     def _start(self, checkpoint: Optional[Path]) -> None:
@@ -258,23 +274,26 @@ class Trainer:
         is_due = self.is_finished or (every is not None and position.step % every == 0)
         if self._dev_score is None or not is_due:
             return
-        encoder = self.encoder
-        if self._whole_encoder is not None:
-            encoder = self._whole_encoder
-            encoder.load_state_dict(zero.full_precision_weights(self.encoder))
+        model = self._model
+        if self._whole_model is not None:
+            model = self._whole_model
+            model.load_state_dict(zero.full_precision_weights(self._model))
         with _generator_untouched(), self._gauges.clock("eval"):
-            score = processes.first_rank_only(lambda: float(self._dev_score(encoder)))
+            score = processes.first_rank_only(lambda: float(self._dev_score(model)))
         # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
         is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
         if is_best:
             position.best_score, position.best_step = score, position.step
-            weights = zero.full_precision_weights(self.encoder)
+            weights = zero.full_precision_weights(self._model)
+        position.num_scores_since_best = 0 if is_best else position.num_scores_since_best + 1
         if is_best:
             processes.first_rank_only(lambda: self._best.save(position.step, weights))
         if processes.is_first_rank():
             self._forget_old_weights()
             self._log.write(position.step, {"dev/score": score, "dev/best": position.best_score})
         self._progress.say(f"step {position.step}: dev {score:.2f}" + (", the best so far" if is_best else ""))
+        if self._is_out_of_patience:
+            self._progress.say(f"the last {position.num_scores_since_best} dev scores are no better (dev.patience)")
         self._call("on_eval", position.step, {"dev": score})
 
     def _is_save_due(self) -> bool:
@@ -301,12 +320,12 @@ class Trainer:
         if self._log is not None:
             self._log.close()
         zero.destroy(self._engine)
-        self._engine = self._progress = self._log = self._whole_encoder = None
+        self._engine = self._progress = self._log = self._whole_model = None
         self._call("on_end")
 
     def _finish(self, weights: dict[str, Tensor]) -> None:
         """The chosen weights (``weights`` are the last) in float32, measured and exported by the first rank."""
-        zero.make_whole(self.encoder, weights)
+        zero.make_whole(self._model, weights)
         processes.first_rank_only(lambda: self._export(weights))
 
     def _export(self, weights: dict[str, Tensor]) -> None:
@@ -314,14 +333,14 @@ class Trainer:
         if position.best_step is not None:
             weights = self._best.load(position.best_step)
             scores = {f"dev ({self.config.dev.data}), step {position.best_step}": position.best_score}
-        self.encoder.float()
-        self.encoder.load_state_dict(weights)
-        self.encoder.eval()
+        self._model.float()
+        self._model.load_state_dict(weights)
+        self._model.eval()
         with _generator_untouched():
             table = self._comparison.measure_after(self.encoder)
         num_sentences = len(self._data.text)
         card = model_card(self.config, self._config_text, num_sentences, position.step, scores, table)
-        self.encoder.save_pretrained(self.run_folder / "model", card)
+        self._model.save_pretrained(self.run_folder / "model", card)
         self._comparison.write_report()
 
     def _call(self, name: str, *arguments) -> None:

@@ -7,7 +7,7 @@ setup", as checkpoints of one graph, so that each parameter's gradient arrives o
 batch of one piece keeps its graph.
 """
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Optional
@@ -47,7 +47,7 @@ class MicroBatch:
         inside: contexts that its passes need when they are run again (`Encoder.computing_in`).
 
     Attributes, after `encode_clean`:
-        pooled: (b, D) h of z.
+        pooled: (b, D) h of z; None where the objective has no clean pass.
         positive: (b, D) h of z+, where the objective has one.
         hard_negative: (b, D), where such are given.
         masks: those of z's pass behind X.
@@ -81,7 +81,13 @@ class MicroBatch:
         """The clean passes: z's, z+'s, and that of given hard negatives."""
         batch, objective = self.batch, self._step.objective
         embed = self._step.encoder.embedder(batch) if self.is_only else None
-        self.positive = self.hard_negative = None
+        self.pooled = self.positive = self.hard_negative = None
+        if not objective.uses_clean:
+            # Masks of X's alone; inner steps with frozen dropout have those that come first behind it.
+            with nullcontext() if self.is_only else torch.no_grad():
+                self._embed_first(batch, embed)
+            self.masks = DropoutReplay(batch.input_ids.device)
+            return
         if self._step.joins_views(batch):
             self.pooled, self.positive = self._run(self._encode_both, batch, embed)
         else:
@@ -105,10 +111,12 @@ class MicroBatch:
         with self._x_masks.again():
             return self._step.encoder.embed(self.batch)
 
-    def encode_adversarial(self, delta: Tensor) -> Tensor:
-        """h (b, D) of X + delta (t, E), under a mask of its own."""
-        batch = self.batch
-        return self._run(lambda: self._step.encode(perturbed(self.x(), delta), batch))
+    def encode_adversarial(self, delta: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        """h (b, D) of X + delta (t, E), under a mask of its own; and its last states (t, D), where asked for."""
+        batch, step = self.batch, self._step
+        if step.objective.uses_adversarial_tokens:
+            return self._run(lambda: step.encoder.encode_with_tokens(perturbed(self.x(), delta), batch))
+        return self._run(lambda: step.encode(perturbed(self.x(), delta), batch)), None
 
     def detect(self, query: Tensor, eta: Optional[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """This piece's part of L_RTD, and its metrics; ``query`` (b, D) and ``eta`` (t, E) are the piece's."""

@@ -158,7 +158,7 @@ def describe_adversary(config: Config) -> str:
     if not resolve_objective(config.objective).uses_adversary:
         return "none"
     searched = config.perturbation.as_mixed()
-    if config.perturbation.method != "mixed":
+    if config.perturbation.method in ("fgm", "fgsm"):
         return f"{config.perturbation.method}, one step to the {searched.norm} ball's surface, reuse {searched.reuse}"
     return f"{searched.norm} ball, {searched.num_inner_steps} inner steps, reuse {searched.reuse}"
 

@@ -8,11 +8,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fastadv.atomic_file import written_aside
+from fastadv.config import Config
+from fastadv.data.labels import LabelMap
 from fastadv.engine.manifest import Entry, hash_file, save_failed, write_file
 from fastadv.errors import UserError
 
 DevScore = Callable[[object], float]
-"""encoder → a score, higher is better"""
+"""what is exported (an encoder, or a classifier) → a score, higher is better"""
 
 
 def dev_score(data: str) -> Optional[DevScore]:
@@ -37,6 +39,24 @@ def dev_score(data: str) -> Optional[DevScore]:
         return lambda encoder: scored_pairs_spearman(encoder, path)
     allowed = "none, a folder in SentEval layout, or scored pairs in .csv, .tsv or .jsonl, plain or .gz, or .parquet"
     raise UserError(f"dev.data: {data} is not there; give {allowed}")
+
+
+def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: bool) -> Optional[DevScore]:
+    """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.Classifier`; None for "none".
+
+    Raises:
+        UserError: data that cannot be read, or a label that training has not.
+    """
+    dev, data = config.dev, config.data
+    if dev.data == "none":
+        return None
+    from fastadv.data.labelled import LabelledText
+    from fastadv.evaluation.accuracy import classification_score, predict
+
+    fields = data.label_field, data.field, data.pair_field
+    text = LabelledText.build(dev.data, encoder, *fields, dev.split, data.cache_dir, dev.max_sentences, progress)
+    text = text.with_labels(label_map)
+    return lambda classifier: classification_score(predict(classifier, text), text.labels, dev.metric)
 
 
 class BestWeights:

@@ -135,14 +135,24 @@ class Step(nn.Module):
         whole, objective, search = self.whole, self.objective, self.search
         for piece in pieces:
             piece.encode_clean()
-        query = objective.project(_joined([piece.pooled for piece in pieces]))
-        keys = None
+        pooled = _joined([piece.pooled for piece in pieces])
+        query, keys = None if pooled is None else objective.project(pooled), None
         if objective.uses_positive:
             positive = _joined([piece.positive for piece in pieces])
             keys = self._keys(batch, positive, _joined([piece.hard_negative for piece in pieces]))
-        views = Views(query, batch.sentence_ids, keys, rows_a_rank=whole.rows_a_rank)
-        self.watch.see("z", query)
-        self.watch.see_keys("z+", keys)
+        views = Views(
+            query,
+            batch.sentence_ids,
+            keys,
+            rows_a_rank=whole.rows_a_rank,
+            pooled=pooled,
+            labels=batch.labels,
+            batch=batch,
+            tokens_a_rank=whole.tokens_a_rank,
+        )
+        if query is not None:
+            self.watch.see("z", query)
+            self.watch.see_keys("z+", keys)
         etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
         if search is not None:
             search.begin()
@@ -161,9 +171,8 @@ class Step(nn.Module):
                     adversarial.append(piece.encode_adversarial(found.delta))
                 if self.detection is not None:
                     etas[i] = found.eta
-            adversarial = objective.project(_joined(adversarial))
-            adversarial_keys = whole.gather_keys(adversarial, batch.sentence_ids)
-            views = replace(views, adversarial=adversarial, adversarial_keys=adversarial_keys)
+            pooled, tokens = map(_joined, zip(*adversarial))
+            views = self.with_adversarial(views, pooled, tokens)
         if search is not None:
             metrics, self.fault = search.finish(whole)
             self.is_skipped = self.fault is not None
@@ -179,6 +188,17 @@ class Step(nn.Module):
         if not is_free:
             loss, terms = objective.loss(views)
         return loss, terms
+
+    def with_adversarial(self, views: Views, pooled: Tensor, tokens: Optional[Tensor] = None) -> Views:
+        """``views`` with what is made of h (B, D) of the adversarial pass, and its token states (T, D)."""
+        adversarial = self.objective.project(pooled)
+        return replace(
+            views,
+            adversarial=adversarial,
+            adversarial_keys=self.whole.gather_keys(adversarial, views.sentence_ids),
+            adversarial_pooled=pooled,
+            adversarial_tokens=tokens,
+        )
 
     @property
     def _is_frozen(self) -> bool:
@@ -236,7 +256,7 @@ class Step(nn.Module):
         # have no graph to X, a compiled pass's serves one backward alone, and checkpoints and pieces keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
-        has_graph = keeps_graph and is_as_inner and x.requires_grad
+        has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)
 
@@ -258,11 +278,13 @@ class Step(nn.Module):
         """After an optimizer step: what the searches found enters the eta table."""
         if self.search is not None:
             self.search.commit()
+        self.objective.commit()
 
     def discard(self) -> None:
         """After a skipped batch: what its search found is forgotten."""
         if self.search is not None:
             self.search.discard()
+        self.objective.discard()
 
     def extra_state_dict(self) -> dict[str, Tensor]:
         """State that is no parameter and no buffer: tensors by name."""
@@ -272,8 +294,8 @@ class Step(nn.Module):
         for owner in self._stateful():
             owner.load_state_dict(state)
 
-    def _stateful(self) -> list[EtaTable | AdaptiveReuse]:
-        return [] if self.search is None else self.search.stateful()
+    def _stateful(self) -> list:
+        return [*([] if self.search is None else self.search.stateful()), *self.objective.stateful()]
 
 
 def _joined(parts: Sequence[Optional[Tensor]]) -> Optional[Tensor]:

@@ -8,10 +8,12 @@ it in a package of your own and pass ``--objective my_package.my_module:MyObject
 
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 from torch import Tensor, nn
 
+from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ SHIPPED = {
     "simcse": "fastadv.objectives.simcse:SimCSE",
     "robustsentembed": "fastadv.objectives.robustsentembed:RobustSentEmbed",
     "uscal": "fastadv.objectives.uscal:USCAL",
+    "fine_tuning": "fastadv.objectives.fine_tuning:FineTuning",
+    "adversarial_training": "fastadv.objectives.adversarial_training:AdversarialTraining",
+    "scal": "fastadv.objectives.scal:SCAL",
 }
 
 
@@ -62,10 +67,13 @@ class Keys:
 
 @dataclass(frozen=True)
 class Views:
-    """Everything the outer loss may use, with its graph."""
+    """Everything a loss may use, with its graph.
 
-    query: Tensor
-    """(B, D) z, the clean pass under the first dropout mask"""
+    In the inner loss ``query`` and ``pooled`` are those of the perturbed point, and the keys are constants.
+    """
+
+    query: Optional[Tensor]
+    """(B, D) z, the clean pass under the first dropout mask; None without `uses_clean`"""
     sentence_ids: Tensor
     """(B,)"""
     positive_keys: Optional[Keys] = None
@@ -78,6 +86,21 @@ class Views:
     """scalar L_RTD; where `detection`"""
     rows_a_rank: Optional[float] = None
     """rows of the global batch over ranks; None on one process, whose B rows are all there are"""
+    pooled: Optional[Tensor] = None
+    """(B, D) h of the clean pass, what z is the projection of; None without `uses_clean`"""
+    adversarial_pooled: Optional[Tensor] = None
+    """(B, D) h of the adversarial pass; where `uses_adversary`"""
+    adversarial_tokens: Optional[Tensor] = None
+    """(T, D) last hidden states of the adversarial pass; where `uses_adversarial_tokens`, and of N passes the last"""
+    labels: Optional[Tensor] = None
+    """(B,) int64, the class of each sentence; None where there are none"""
+    batch: Optional[PackedBatch] = None
+    """the sentences themselves"""
+    tokens_a_rank: Optional[float] = None
+    """real tokens of the global batch over ranks; None on one process"""
+    last_pass: float = 1.0
+    """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
+    the last and 0 on the others; 1 where there are no such passes"""
 
     def mean(self, row_losses: Tensor) -> Tensor:
         """The mean of ``row_losses`` (B,) over the global batch.
@@ -86,6 +109,19 @@ class Views:
         mean over all rows also where ranks have unequal shares.
         """
         return row_losses.sum() / (len(row_losses) if self.rows_a_rank is None else self.rows_a_rank)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What an objective may know of the run it is part of."""
+
+    num_rows: int
+    """sentences of the training data; ``batch.row_ids`` are below it"""
+    batches_per_epoch: int
+    total_steps: int
+    seed: int = 0
+    row_labels: Optional[np.ndarray] = None
+    """(num_rows,) int64, the class of each; None where there are none"""
 
 
 class Objective(nn.Module):
@@ -99,8 +135,13 @@ class Objective(nn.Module):
     """whether a second clean view z+ is computed"""
     uses_adversary = False
     """whether a perturbation is searched and z_adv computed"""
+    uses_clean = True
+    """whether the clean pass is made: not where the loss is of z_adv alone; may be set by the constructor"""
+    uses_adversarial_tokens = False
+    """whether the adversarial pass hands out its token states too"""
     uses_labels = False
-    """whether batches must have labels, that is, data.label_field names a column"""
+    """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
+    classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 
@@ -112,13 +153,31 @@ class Objective(nn.Module):
         """z (B, D) of the pooled vectors h (B, D); in inner steps no running statistic may change."""
         raise NotImplementedError
 
-    def inner_loss(self, query: Tensor, keys: Optional[Keys], sentence_ids: Tensor) -> Tensor:
-        """The loss the perturbation raises: a scalar, SUMMED over rows, each row's part of its own query only."""
+    def inner_loss(self, views: Views) -> Tensor:
+        """The loss the perturbation raises: a scalar, SUMMED over rows, each row's part of its own vector only.
+
+        ``views`` has the perturbed point's ``query`` and ``pooled``, ``sentence_ids``, ``labels``, ``batch``, and
+        ``positive_keys`` as constants.
+        """
         raise NotImplementedError
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss the parameters lower (a scalar), and its terms by name, detached."""
         raise NotImplementedError
+
+    def begin(self, run: RunFacts) -> None:
+        """Once, before the first step or the load of a checkpoint: what of the run an objective may ask."""
+
+    def commit(self) -> None:
+        """After an optimizer step."""
+
+    def discard(self) -> None:
+        """After a batch that is not stepped on: what its loss noted for `commit` is forgotten."""
+
+    def stateful(self) -> list[Any]:
+        """Owners of ``state_dict()`` and ``load_state_dict()``, tensors by name: what a checkpoint keeps beside
+        parameters and buffers. The same on all ranks; names must differ."""
+        return []
 
 
 def resolve_objective(name: str) -> type[Objective]:

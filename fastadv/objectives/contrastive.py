@@ -9,7 +9,7 @@ from fastadv.encoder.heads import make_head
 from fastadv.errors import UserError
 from fastadv_kernels import info_nce
 
-from .base import Keys, Objective
+from .base import Keys, Objective, Views
 
 MultiPositive = Literal["sum", "mean", "separate"]
 
@@ -61,8 +61,8 @@ class ContrastiveObjective(Objective):
             for norm in norms:
                 norm.train()
 
-    def inner_loss(self, query: Tensor, keys: Keys, sentence_ids: Tensor) -> Tensor:
-        return self.contrast(query, sentence_ids, keys, reduction="sum")
+    def inner_loss(self, views: Views) -> Tensor:
+        return self.contrast(views.query, views.sentence_ids, views.positive_keys, reduction="sum")
 
     def contrast(
         self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: Literal["mean", "sum"] = "mean"

@@ -72,7 +72,7 @@ class Chains:
             ValueError: an ``eta`` where the config searches none.
         """
         config, batch, sizes, active = around.config, around.batch, around.sizes, around.active
-        delta = start_delta(x, batch, config.sigma, sizes, config.norm, active)
+        delta = start_delta(x, batch, config.sigma, sizes, config.norm, active, config.start)
         if config.use_eta:
             eta = torch.zeros_like(delta) if eta is None else eta.to(delta.dtype)
             eta = start_eta(eta, batch, sizes, config.norm, active)

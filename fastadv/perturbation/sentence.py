@@ -16,13 +16,29 @@ from .ball import Sizes, wide
 
 
 def start_delta(
-    x: Tensor, batch: PackedBatch, sigma: float, sizes: Sizes, norm: str, active: Optional[Tensor] = None
+    x: Tensor,
+    batch: PackedBatch,
+    sigma: float,
+    sizes: Sizes,
+    norm: str,
+    active: Optional[Tensor] = None,
+    kind: str = "token",
 ) -> Tensor:
-    """delta^0 ~ U(-sigma, sigma) / sqrt(E), projected: (T, E). Nothing is drawn where sigma is 0."""
+    """delta^0, projected: (T, E). Nothing is drawn where sigma is 0.
+
+    Args:
+        kind: token, U(-sigma, sigma) / sqrt(E); sentence, the same over sqrt(len * E), len all tokens of the sentence
+            (Zhu et al. 2020, FreeLB); normal, N(0, sigma^2) (Jiang et al. 2020, SMART).
+    """
     delta = torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device)
     if sigma == 0:
         return delta
-    delta.uniform_(-1, 1).mul_(sigma / x.shape[1] ** 0.5)
+    if kind == "normal":
+        delta.normal_(0, sigma)
+    else:
+        delta.uniform_(-1, 1).mul_(sigma / x.shape[1] ** 0.5)
+    if kind == "sentence":
+        delta = delta / batch.lengths.to(delta.dtype).sqrt()[batch.token_sentence, None]
     if active is not None:
         delta = torch.where(active[:, None], delta, 0)
     return project(delta, sizes.epsilon, norm, batch.cu_seqlens)

@@ -22,6 +22,7 @@ from torch import nn
 
 from fastadv.config import Config
 from fastadv.config_checks import rtd_generator_of
+from fastadv.encoder.classification_head import ClassificationHead
 from fastadv.objectives.base import Objective, resolve_objective
 
 from .cards import find_card, peak_flops
@@ -32,7 +33,7 @@ __all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
 MEAN_LENGTH_SHARE = 0.69
 """mean length over max_length where nothing is known of the text: 21.95 of 32 in 10,000 sentences of film reviews"""
 
-_NUM_CONTRASTS = {"simcse": 1, "uscal": 2, "robustsentembed": 3}
+_NUM_CONTRASTS = {"simcse": 1, "uscal": 2, "robustsentembed": 3, "scal": 1}
 """sets of keys that queries are compared with in the outer loss"""
 
 
@@ -156,7 +157,7 @@ class StepCosts:
     def num_clean_views(self) -> int:
         """z, z+ (drawn or given), and a given hard negative."""
         has_hard_negative = self.config.data.negative_field is not None
-        return 1 + (1 + has_hard_negative if self.objective.uses_positive else 0)
+        return self.objective.uses_clean + (1 + has_hard_negative if self.objective.uses_positive else 0)
 
     @property
     def num_outer_views(self) -> int:
@@ -169,6 +170,7 @@ class StepCosts:
         search = self.search
         return (
             self.objective.uses_adversary
+            and self.objective.uses_clean
             and search.reuse in ("exact", "adaptive")
             and search.sigma == 0
             and not search.use_eta
@@ -205,11 +207,14 @@ class StepCosts:
                 outer_of_x = passes.outer(True) + 3 * head
                 found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
             else:
-                gradient = forward + by_input + 2 * compared
-                reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * compared
+                # Supervised systems attack the cross-entropy, which compares nothing.
+                attacked = 0.0 if self.objective.uses_labels else compared
+                gradient = forward + by_input + 2 * attacked
+                reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * attacked
                 found["inner steps"] = self._inner(gradient, reference, forward, num_gradients, is_probe)
                 found["adversarial view"] = outer
-        contrasts = _NUM_CONTRASTS.get(self.config.objective, 1 + self.objective.uses_adversary)
+        others = 0 if self.objective.uses_labels else 1 + self.objective.uses_adversary
+        contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
         repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
         if self.has_detection:
@@ -269,7 +274,14 @@ class StepCosts:
 
 def _objective_of(config: Config, hidden_size: int) -> Objective:
     """The objective, on the meta device where its constructor can do without numbers."""
-    make = partial(resolve_objective(config.objective), hidden_size, **config.objective_options)
+    objective = resolve_objective(config.objective)
+    given = (hidden_size,)
+    if objective.uses_labels:
+        # Of how many classes only the data know, where no names are given.
+        num_classes = len(config.data.label_names or "01")
+        with torch.device("meta"):
+            given = (*given, ClassificationHead(hidden_size, num_classes))
+    make = partial(objective, *given, **config.objective_options)
     try:
         with torch.device("meta"):
             return make()

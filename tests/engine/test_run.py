@@ -34,8 +34,8 @@ class Faulty(RobustSentEmbed):
         super().__init__(hidden_size, **options)
         self.bad_loss_at, self.bad_gradient_at, self.calls = bad_loss_at, bad_gradient_at, 0
 
-    def inner_loss(self, query, keys, sentence_ids):
-        loss = super().inner_loss(query, keys, sentence_ids)
+    def inner_loss(self, views):
+        loss = super().inner_loss(views)
         # The call of the outer loss that follows belongs to the same step.
         return loss * float("nan") if self.calls + 1 in self.bad_gradient_at else loss
 

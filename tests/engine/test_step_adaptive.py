@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fastadv.engine.gather import GlobalBatch
+from fastadv.objectives.base import Views
 
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 # Steps so small that the tiny encoder's gradients hardly turn.
@@ -59,7 +60,8 @@ def test_the_share_of_the_gain_is_that_of_both_searches(make_step, sentences, gr
         keys = step._keys(batch, step.encoder(batch), None)
 
         def loss_at(points):
-            return objective.inner_loss(objective.project(encoder.encode(points, batch)), keys, batch.sentence_ids)
+            query = objective.project(encoder.encode(points, batch))
+            return objective.inner_loss(Views(query, batch.sentence_ids, keys))
 
         start = loss_at(x)
         gains = []

@@ -132,10 +132,10 @@ def plant_nan(recorded, batch, row):
     """The inner loss of sentence ``row`` becomes NaN."""
     inner_loss = recorded.step.objective.inner_loss
 
-    def poisoned(query, keys, ids):
-        bad = torch.zeros_like(query)
+    def poisoned(views):
+        bad = torch.zeros_like(views.query)
         bad[row] = float("nan")
-        return inner_loss(query, keys, ids) + (query * bad).sum()
+        return inner_loss(views) + (views.query * bad).sum()
 
     recorded.step.objective.inner_loss = poisoned
 

@@ -35,8 +35,8 @@ class Planted(RobustSentEmbed):
         factors[_number("FAULT_ROW")] = float("nan")
         return values * factors
 
-    def inner_loss(self, query, keys, sentence_ids):
-        return super().inner_loss(self._plant("inner", query), keys, sentence_ids)
+    def inner_loss(self, views):
+        return super().inner_loss(replace(views, query=self._plant("inner", views.query)))
 
     def loss(self, views: Views) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         planted = self._plant("loss", views.query)

@@ -76,8 +76,11 @@ def test_the_inner_loss_sums_rows_and_each_row_stands_alone():
     query, positive = unit(4, D), unit(4, D)
     ids = torch.tensor([7, 8, 7, 9])
     objective = resolve_objective("robustsentembed")(D)
-    whole = objective.inner_loss(query, Keys(positive, ids), ids)
-    rows = [objective.inner_loss(query[i : i + 1], Keys(positive, ids, row_offset=i), ids[i : i + 1]) for i in range(4)]
+    whole = objective.inner_loss(Views(query, ids, Keys(positive, ids)))
+    rows = [
+        objective.inner_loss(Views(query[i : i + 1], ids[i : i + 1], Keys(positive, ids, row_offset=i)))
+        for i in range(4)
+    ]
     torch.testing.assert_close(whole, sum(rows))
 
 

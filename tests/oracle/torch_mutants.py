@@ -67,7 +67,7 @@ def start_unprojected(project_to_ball):
 
 
 def inner_loss_is_mean(inner_loss):
-    return lambda self, query, keys, sentence_ids: inner_loss(self, query, keys, sentence_ids) / len(query)
+    return lambda self, views: inner_loss(self, views) / len(views.query)
 
 
 def positives_off_by_one_row(info_nce):
@@ -112,9 +112,10 @@ def keys_without_gradient(gather_keys):
 def keys_move_with_x(inner_loss):
     """The keys keep their values and follow the query in the gradient, as undetached ones of one graph would."""
 
-    def mutated(self, query, keys, sentence_ids):
+    def mutated(self, views):
+        keys, query = views.positive_keys, views.query
         moving = replace(keys, vectors=keys.vectors + (query - query.detach()))
-        return inner_loss(self, query, moving, sentence_ids)
+        return inner_loss(self, replace(views, positive_keys=moving))
 
     return mutated
 

@@ -1,0 +1,53 @@
+"""Which settings go with an objective's class: labels, the clean pass, the search."""
+
+from fastadv.config import Config
+from fastadv.config_values import show
+from fastadv.errors import UserError
+from fastadv.objectives.base import Objective
+
+
+def check_objective(config: Config, objective: type[Objective]) -> None:
+    """Refuses labels without use for them, and an objective without what it needs.
+
+    Raises:
+        UserError: one line with the key, its value and what is allowed.
+    """
+    _check_labels(config, objective)
+    _check_dev(config)
+
+
+def _check_labels(config: Config, objective: type[Objective]) -> None:
+    label_field, name = config.data.label_field, config.objective
+    if objective.uses_labels and label_field is None:
+        raise UserError(
+            "data.label_field = null: expected the column of the classes (label, for demo:imdb) where objective is "
+            f"{name}"
+        )
+    if not objective.uses_labels and label_field is not None:
+        from fastadv.objectives.base import SHIPPED, resolve_objective
+
+        supervised = [shipped for shipped in SHIPPED if resolve_objective(shipped).uses_labels]
+        raise UserError(
+            f"data.label_field = {show(label_field)}: expected null where objective is {name}, which uses no labels; "
+            f"those that do are {', '.join(supervised)}"
+        )
+    if objective.uses_labels and config.encoder.pooling != "cls":
+        raise UserError(
+            f"encoder.pooling = {config.encoder.pooling}: expected cls where objective is {name}, whose classification "
+            "head reads the first token"
+        )
+
+
+def _check_dev(config: Config) -> None:
+    dev = config.dev
+    if dev.patience is not None and (dev.data == "none" or config.train.eval_every is None):
+        missing = "dev.data is none" if dev.data == "none" else "train.eval_every is null"
+        raise UserError(
+            f"dev.patience = {dev.patience}: expected null where {missing}, for there are no scores to wait for"
+        )
+    if config.data.label_field is not None and dev.data != "none" and dev.data == config.data.train:
+        if dev.split == config.data.split:
+            raise UserError(
+                f"dev.split = {show(dev.split)}: expected another split than data.split where dev.data is "
+                f"{show(dev.data)} like data.train"
+            )

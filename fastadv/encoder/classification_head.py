@@ -1,0 +1,166 @@
+"""The classification head on h, made like that of the model's own ``...ForSequenceClassification`` in transformers.
+
+So an export opens with ``AutoModelForSequenceClassification``. To add a model type name its activation and where
+transformers keeps the two linear maps, and add it to the test of exports.
+"""
+
+import copy
+from typing import Dict, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fastadv.data.labels import LabelMap
+from fastadv.encoder.source import ModelSource, quiet_transformers
+from fastadv.errors import UserError
+
+
+class _Layout(NamedTuple):
+    activation: str
+    """by transformers' name"""
+    dense: str
+    """the inner linear map in the state dict of the whole model"""
+    out: str
+
+
+_CLS_HEAD = ("classifier.dense", "classifier.out_proj")
+
+LAYOUTS = {
+    # model_type of a configuration
+    "bert": _Layout("tanh", "bert.pooler.dense", "classifier"),
+    "albert": _Layout("tanh", "albert.pooler", "classifier"),
+    "roberta": _Layout("tanh", *_CLS_HEAD),
+    "xlm-roberta": _Layout("tanh", *_CLS_HEAD),
+    "camembert": _Layout("tanh", *_CLS_HEAD),
+    "data2vec-text": _Layout("tanh", *_CLS_HEAD),
+    "mpnet": _Layout("tanh", *_CLS_HEAD),
+    "electra": _Layout("gelu", *_CLS_HEAD),
+    "distilbert": _Layout("relu", "pre_classifier", "classifier"),
+}
+
+
+class ClassificationHead(nn.Module):
+    """logits = out(activation(dense(h))), h (B, D) → (B, C).
+
+    The dropout that transformers puts around ``dense`` in training is left out: what regularises is that of the
+    encoder, whose masks inner steps can repeat.
+
+    Args:
+        hidden_size: D.
+        num_classes: C.
+        activation: by transformers' name.
+    """
+
+    def __init__(self, hidden_size: int, num_classes: int, activation: str = "tanh"):
+        super().__init__()
+        from transformers.activations import ACT2FN
+
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACT2FN[activation]
+        self.out = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.out(self.activation(self.dense(pooled)))
+
+
+def check_classifiable(config, pooling: str, name: str) -> None:
+    """Refuses a model that has no head here, and vectors that are not those of first tokens.
+
+    Raises:
+        UserError: one line.
+    """
+    if config.model_type not in LAYOUTS:
+        raise UserError(
+            f"model {name!r} is of type {config.model_type}, for which there is no classification head; there is one "
+            f"for {', '.join(LAYOUTS)}"
+        )
+    if pooling != "cls":
+        raise UserError(
+            f"encoder.pooling = {pooling}: expected cls, which {config.model_type}'s classification head reads"
+        )
+
+
+def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False) -> ClassificationHead:
+    """The head of ``source``'s model: what its weights hold of it, the rest drawn as transformers does.
+
+    The output map is drawn anew unless the model was trained for these very classes, in this order.
+
+    Args:
+        is_trained: refuse a model without a trained head for ``label_map``.
+
+    Raises:
+        UserError: no head of this model type, weights that cannot be read, or none of a head where it must be trained.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    check_classifiable(source.config, "cls", source.name)
+    layout, config = LAYOUTS[source.config.model_type], labelled_config(source.config, label_map)
+    try:
+        with quiet_transformers():
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                source.location,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise UserError(f"model {source.name!r} cannot be loaded as a classifier: {first_line}") from error
+    head = ClassificationHead(source.config.hidden_size, len(label_map), layout.activation)
+    state = model.state_dict()
+    is_known = dict(source.config.id2label) == label_map.id2label
+    absent = {key for key in state if any(key == found or key == found[0] for found in info["missing_keys"])}
+    absent |= {found[0] for found in info["mismatched_keys"]}
+    lacks_head = any(key.startswith((layout.dense, layout.out)) for key in absent)
+    if is_trained and (lacks_head or not is_known):
+        raise UserError(
+            f"model {source.name!r} is no trained classifier; give an export of a supervised run, or a folder that "
+            "AutoModelForSequenceClassification opens"
+        )
+    if not is_known:
+        _draw(state[f"{layout.out}.weight"], state[f"{layout.out}.bias"], config)
+    head.load_state_dict({name: state[key] for name, key in _keys(layout).items()})
+    return head
+
+
+def draw_head(config, label_map: LabelMap) -> ClassificationHead:
+    """A fresh head for a model of this configuration of transformers, drawn as transformers does."""
+    head = ClassificationHead(config.hidden_size, len(label_map), LAYOUTS[config.model_type].activation)
+    for module in (head.dense, head.out):
+        _draw(module.weight, module.bias, config)
+    return head
+
+
+def _draw(weight: Tensor, bias: Tensor, config) -> None:
+    nn.init.normal_(weight, std=getattr(config, "initializer_range", 0.02))
+    nn.init.zeros_(bias)
+
+
+def classifier_state(
+    config, encoder_state: Dict[str, Tensor], head: ClassificationHead, prefix: str
+) -> Dict[str, Tensor]:
+    """The state dict of transformers' classifier: that of the encoder behind ``prefix``, and the head's."""
+    state = {f"{prefix}.{name}": value for name, value in encoder_state.items()}
+    of_head = head.state_dict()
+    state.update({key: of_head[name] for name, key in _keys(LAYOUTS[config.model_type]).items()})
+    return state
+
+
+def labelled_config(config, label_map: LabelMap):
+    """A copy of a configuration of transformers, with the classes in it."""
+    config = copy.deepcopy(config)
+    label_map.apply_to(config)
+    config.problem_type = "single_label_classification"
+    return config
+
+
+def _keys(layout: _Layout) -> Dict[str, str]:
+    """Name in `ClassificationHead` -> key in the state dict of transformers' model."""
+    return {
+        f"{name}.{part}": f"{path}.{part}"
+        for name, path in (("dense", layout.dense), ("out", layout.out))
+        for part in ("weight", "bias")
+    }

@@ -1,0 +1,123 @@
+"""An encoder with a classification head: what a supervised run trains and exports, and what is attacked."""
+
+from pathlib import Path
+from typing import Dict, Optional, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastadv.data.labels import LabelMap
+from fastadv.data.packing import PackedBatch
+from fastadv.encoder.classification_head import (
+    ClassificationHead,
+    check_classifiable,
+    classifier_state,
+    labelled_config,
+    load_head,
+)
+from fastadv.encoder.encoder import Encoder
+from fastadv.encoder.export import export_encoder
+from fastadv.encoder.lora import merged_state_dict
+from fastadv.encoder.source import find_model, quiet_transformers
+
+
+class Classifier(nn.Module):
+    """Texts, or pairs of texts, to logits (B, C).
+
+    Args:
+        encoder: with cls pooling, of a model type that has a head (`classification_head.LAYOUTS`).
+        head: h (B, D) → logits (B, C).
+        label_map: the names of the C classes.
+
+    Raises:
+        UserError: another pooling, or a model type without a head.
+    """
+
+    def __init__(self, encoder: Encoder, head: ClassificationHead, label_map: LabelMap):
+        super().__init__()
+        check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
+        self.encoder, self.head, self.label_map = encoder, head, label_map
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        max_length: Optional[int] = None,
+        path: str = "auto",
+        perturb_at: str = "embedding",
+    ) -> "Classifier":
+        """Opens a trained classifier: an export of a supervised run, or what AutoModelForSequenceClassification opens.
+
+        Args:
+            max_length, path, perturb_at: as `Encoder.from_pretrained` has them.
+
+        Raises:
+            UserError: no such model, or none with a trained head.
+        """
+        source = find_model(model)
+        label_map = LabelMap.from_config(source.config)
+        head = load_head(source, label_map, is_trained=True)
+        encoder = Encoder.from_pretrained(model, "cls", max_length, path=path, perturb_at=perturb_at)
+        return cls(encoder, head, label_map).eval()
+
+    def logits(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
+        """(B, C) of X (T, E)."""
+        return self.head(self.encoder.encode(x, batch, dropout))
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Logits (B, C) of a clean pass, dropout as in training or not."""
+        return self.logits(self.encoder.embed(batch), batch)
+
+    @torch.no_grad()
+    def classify_batch(self, batch: PackedBatch) -> Tensor:
+        """Logits (B, C) without dropout and without a graph."""
+        return self.logits(self.encoder.embed(batch, dropout=False), batch, dropout=False)
+
+    def classify_texts(
+        self, texts: Sequence[str], pairs: Optional[Sequence[str]] = None, batch_size: int = 64
+    ) -> np.ndarray:
+        """Logits (N, C) in float32, in the order of the texts.
+
+        Args:
+            pairs: the second text of each, for a classifier of pairs.
+        """
+        encoder = self.encoder
+        tokens, special, *types = encoder.tokenize(texts) if pairs is None else encoder.tokenize_pairs(texts, pairs)
+        found = np.empty((len(texts), len(self.label_map)), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda i: len(tokens[i]), reverse=True)
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            batch = PackedBatch.from_token_lists(
+                [tokens[i] for i in rows],
+                [special[i] for i in rows],
+                token_type_lists=[types[0][i] for i in rows] if types else None,
+                position_offset=encoder.position_offset,
+            )
+            found[rows] = self.classify_batch(batch.to(encoder.device)).float().cpu().numpy()
+        return found
+
+    def save_pretrained(
+        self, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
+    ) -> Path:
+        """Writes an export that AutoModelForSequenceClassification opens with its label names, and Encoder and
+        SentenceTransformer without its head; see ``export.py``.
+
+        Args:
+            card: README.md; None writes a short one.
+            state_dict: weights of ``encoder.hf`` to write in place of its own.
+        """
+        return export_encoder(self.encoder, folder, card, state_dict, self._write_model)
+
+    def _write_model(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
+        from transformers import AutoModelForSequenceClassification
+
+        hf = self.encoder.hf
+        config = labelled_config(hf.config, self.label_map)
+        with torch.device("meta"), quiet_transformers():
+            model = AutoModelForSequenceClassification.from_config(config)
+        weights = merged_state_dict(hf, state_dict)
+        state = classifier_state(config, weights, self.head, model.base_model_prefix)
+        model.load_state_dict(state, strict=True, assign=True)
+        with quiet_transformers():
+            model.save_pretrained(folder, state_dict={name: value.detach().cpu() for name, value in state.items()})
