@@ -56,8 +56,10 @@ def free_loss(
         is_first, is_last = t == 1, t == num_passes
         with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
             tokens = None
-            if is_last and objective.uses_adversarial_tokens:
+            if objective.uses_adversarial_tokens:
+                # In every pass: where first tokens alone are encoded, the last layer's masks are of another shape.
                 pooled, tokens = encoder.encode_with_tokens(points, batch)
+                tokens = tokens if is_last else None
             else:
                 pooled = encoder.encode(points, batch)
             last_pass = float(num_passes) if is_last else 0.0

@@ -84,7 +84,7 @@ class CARL(FreeLB):
         for side in (ORIGINAL, ADVERSARIAL):
             scores = []
             for pair, rows in zip(pairs, draws.negatives, strict=True):
-                if rows is not None:
+                if rows is not None and self.options.estimator == "nce":
                     positive, negatives = self.exponents(side, pair[side], pair[1 - side], rows)
                     scores += [np.exp(positive), *np.exp(negatives)]
             if scores and self.z[side] is None:
