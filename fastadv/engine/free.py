@@ -76,9 +76,12 @@ def free_loss(
     inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
     mean, by_x, gradients, found = free_passes(start, x, loss_of_pass, inputs)
     weight_rtd = None if loss_rtd is None else gradients.pop()
-    # Frozen embeddings have no graph to X.
-    delivered = [*leaves.originals, *parameters, *([x] if x.requires_grad else [])]
-    loss = with_gradients(mean, delivered, [*gradients, *([by_x] if x.requires_grad else [])])
+    of_views, of_parameters = gradients[: len(leaves.made)], gradients[len(leaves.made) :]
+    # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.
+    read = [(view, grad) for view, grad in zip(leaves.originals, of_views, strict=True) if grad is not None]
+    read += [(x, by_x)] if x.requires_grad else []
+    delivered = [*[view for view, _ in read], *parameters]
+    loss = with_gradients(mean, delivered, [*[grad for _, grad in read], *of_parameters])
     return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, found, weight_rtd
 
 

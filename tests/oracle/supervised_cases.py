@@ -23,7 +23,7 @@ SENTENCES = (
     framed([6, 7, 3, 2], 2),
     bare([8], 3),
     framed([3, 3, 9], 4),
-    bare([*SATURATED_WORDS], 5),
+    bare(2 * [SATURATED_WORDS[0]], 5),
     framed([10, SATURATED_WORDS[1], 2], 6),
     framed([], 7),
     framed([11, 4], 8),
@@ -101,7 +101,7 @@ CASES = {
     "rar-heavy": SupervisedCase(RarOptions(weight_reconstruction=2.0)),
     "rar-one-pass": SupervisedCase(RarOptions(num_passes=1)),
     "rar-no-dropout": SupervisedCase(RarOptions(), has_dropout=False),
-    "rar-moving": SupervisedCase(RarOptions(weight_reconstruction=1.0), learning_rate=0.1, batches=BATCHES[:3]),
+    "rar-moving": SupervisedCase(RarOptions(weight_reconstruction=1.0), learning_rate=0.02, batches=BATCHES[:3]),
 }
 
 
