@@ -29,7 +29,7 @@ from tests.oracle.supervised_cases import (
 
 MUTANTS = {**numpy_mutants_supervised_free.MUTANTS, **numpy_mutants_supervised_carl.MUTANTS}
 PLANTED = [(mutant, name) for mutant, names in MUTANTS.items() for name in names]
-FAR_ABOVE_ROUNDING = 1e-4
+FAR_ABOVE_ROUNDING = 1e-5
 
 
 def largest_gap(case, mutant):

@@ -13,7 +13,7 @@ from tests.oracle.supervised_cases import CASES, examples, gaps, outcome, transc
 from tests.oracle.torch_run_supervised import SupervisedRun
 
 RELATIVE_TOLERANCE = 1e-10
-FAR_ABOVE_ROUNDING = 1e-4
+FAR_ABOVE_ROUNDING = 1e-5
 MUTANTS = {**numpy_mutants_supervised_free.MUTANTS, **numpy_mutants_supervised_carl.MUTANTS}
 PLANTED = [(mutant, name) for mutant, names in MUTANTS.items() for name in names]
 

@@ -86,9 +86,9 @@ class ClippedByEntry(FreeLB):
         return project(delta + self.options.alpha * direction(gradient, "l2"), self.options.epsilon, "linf")
 
 
-class CleanMaskInPasses(FreeLB):
+class PassesWithoutMask(FreeLB):
     def passes(self, batch, deltas, draws, parameters):
-        return super().passes(batch, deltas, replace(draws, passes=draws.clean), parameters)
+        return super().passes(batch, deltas, replace(draws, passes=None), parameters)
 
 
 class BiasLeftOut(FreeLB):
@@ -151,9 +151,9 @@ class RebuildsTheCleanPass(RAR):
         return [0 * delta for delta in deltas[-1]]
 
 
-class RebuildsUnderCleanMask(RAR):
+class RebuildsWithoutMask(RAR):
     def token_losses(self, batch, deltas, draws, parameters):
-        return super().token_losses(batch, deltas, replace(draws, passes=draws.clean), parameters)
+        return super().token_losses(batch, deltas, replace(draws, passes=None), parameters)
 
 
 class SpecialTokensLeftOut(RAR):
@@ -201,7 +201,7 @@ MUTANTS = {
     AscentBySign: FREE,
     NeverProjected: ("free-ball",),
     ClippedByEntry: ("free-ball",),
-    CleanMaskInPasses: MOVING,
+    PassesWithoutMask: MOVING,
     BiasLeftOut: FREE,
     NormBeforeActivation: RAR_CASES,
     ActivationLeftOut: RAR_CASES,
@@ -211,7 +211,7 @@ MUTANTS = {
     StatesAreConstant: RAR_CASES,
     RebuildsTheFirstPass: RAR_CASES,
     RebuildsTheCleanPass: RAR_CASES,
-    RebuildsUnderCleanMask: RAR_DROPPED,
+    RebuildsWithoutMask: RAR_DROPPED,
     SpecialTokensLeftOut: RAR_CASES,
     MeanOfSentenceMeans: RAR_CASES,
     ReconstructionSharedByPasses: RAR_CASES,
