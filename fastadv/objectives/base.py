@@ -152,6 +152,8 @@ class Objective(nn.Module):
     uses_labels = False
     """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
+    perturbation_methods: Optional[tuple[str, ...]] = None
+    """values of perturbation.method that the system is made of; None: all"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 

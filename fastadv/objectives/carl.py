@@ -56,6 +56,7 @@ class CARL(ClassificationObjective):
     """
 
     uses_adversary = True
+    perturbation_methods = ("freelb",)
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class CARL(ClassificationObjective):
         steps_per_epoch = -(-run.batches_per_epoch // run.accumulation_steps)
         self._first_contrast = steps_per_epoch if self.start_step is None else self.start_step
         self._first_write = max(0, self._first_contrast - steps_per_epoch)
-        if self._first_contrast >= run.total_steps:
+        if self._first_contrast >= run.total_steps and run.ranks.rank == 0:
             given = "null, the second epoch's first" if self.start_step is None else str(self.start_step)
             logger.warning(
                 "objective_options.start_step = %s: the run ends after step %d, before its contrast begins at step %d; "
@@ -142,7 +143,7 @@ class CARL(ClassificationObjective):
         labels = views.ranks.gather(views.labels).cpu()
         negatives = self.banks.draw(labels, self.num_negatives, self.negatives, self.course.generator)
         if not negatives:
-            self._tell(labels)
+            self._tell(labels, views.ranks.rank)
             return {f"loss_contrast_{name}": own.new_zeros(()) for name, _ in _SIDES}
         rows = torch.cat([entry.rows for entry in negatives])
         logits = [self._logits(whole, side, negatives) for _, side in _SIDES]
@@ -181,8 +182,8 @@ class CARL(ClassificationObjective):
             total = torch.logaddexp(of_rows, positive).double().logsumexp(0)
             self.course.log_z[side] = float(total) - math.log(num_scores) + math.log(len(self.banks))
 
-    def _tell(self, labels: Tensor) -> None:
-        if not self._has_told:
+    def _tell(self, labels: Tensor, rank: int) -> None:
+        if not self._has_told and rank == 0:
             self._has_told = True
             logger.warning(
                 "objective carl: the batch of step %d, of class %s, has no negatives, for the banks hold no row of "

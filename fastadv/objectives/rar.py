@@ -82,6 +82,7 @@ class RAR(ClassificationObjective):
     uses_adversary = True
     uses_clean = False
     uses_adversarial_tokens = True
+    perturbation_methods = ("freelb",)
 
     def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: float = 0.1):
         super().__init__(hidden_size, classifier)
