@@ -22,6 +22,7 @@ import logging
 import math
 from typing import Literal, Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -93,7 +94,9 @@ class CARL(ClassificationObjective):
     def begin(self, run: RunFacts) -> None:
         if run.row_labels is None:
             raise ValueError("CARL needs the class of every row of the training data")
-        self.banks = MemoryBanks(torch.as_tensor(run.row_labels), self.momentum, self.normalize, run.ranks)
+        # A copy, since the run's may be a file that is mapped.
+        labels = torch.from_numpy(np.array(run.row_labels, dtype=np.int64))
+        self.banks = MemoryBanks(labels, self.momentum, self.normalize, run.ranks)
         self.course = _Course(run.seed)
         self._pending.clear()
         steps_per_epoch = -(-run.batches_per_epoch // run.accumulation_steps)

@@ -29,7 +29,7 @@ from .classification import ClassificationObjective
 
 _LAYER_NORM_EPS = 1e-12
 """BERT's and ALBERT's"""
-_TOKENS_AT_A_TIME = 1024
+TOKENS_AT_A_TIME = 1024
 """whose logits (.., V) are alive together"""
 
 
@@ -54,8 +54,8 @@ class Reconstructor(nn.Module):
         Args:
             word_embeddings: (V, E) of the encoder, which rebuild, too.
         """
-        parts = zip(states.split(_TOKENS_AT_A_TIME), words.split(_TOKENS_AT_A_TIME), strict=True)
-        if len(states) <= _TOKENS_AT_A_TIME or not torch.is_grad_enabled():
+        parts = zip(states.split(TOKENS_AT_A_TIME), words.split(TOKENS_AT_A_TIME), strict=True)
+        if len(states) <= TOKENS_AT_A_TIME or not torch.is_grad_enabled():
             return torch.cat([self._losses(part, of_part, word_embeddings) for part, of_part in parts])
         # T times V logits are larger than all else of a step; they are computed once more in the backward.
         arguments = {"use_reentrant": False, "preserve_rng_state": False}

@@ -75,7 +75,7 @@ def test_all_passes_have_one_mask(tiny_bert_dir, dropout, monkeypatch):
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 1000])
 def test_pieces_of_tokens_have_the_loss_and_gradient_of_the_whole(at_a_time, monkeypatch):
-    monkeypatch.setattr(rar, "_TOKENS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(rar, "TOKENS_AT_A_TIME", at_a_time)
     torch.manual_seed(0)
     built = Reconstructor(4, 3, 7).double()
     states = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
