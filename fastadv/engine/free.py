@@ -48,6 +48,7 @@ def free_loss(
     )
     loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
+    raised: list[Tensor] = []
     start = step.search.adversary.start(x.detach(), batch, eta)
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
@@ -70,11 +71,13 @@ def free_loss(
             step.watch.see("z_adv", of_pass.adversarial)
         for name, value in found.items():
             terms[name].append(value)
+        if objective.raised_term is not None:
+            raised.append(found[objective.raised_term])
         return loss
 
     parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
     inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
-    mean, by_x, gradients, found = free_passes(start, x, loss_of_pass, inputs)
+    mean, by_x, gradients, found = free_passes(start, x, loss_of_pass, inputs, raised)
     weight_rtd = None if loss_rtd is None else gradients.pop()
     of_views, of_parameters = gradients[: len(leaves.made)], gradients[len(leaves.made) :]
     # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.

@@ -154,6 +154,8 @@ class Objective(nn.Module):
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
     perturbation_methods: Optional[tuple[str, ...]] = None
     """values of perturbation.method that the system is made of; None: all"""
+    raised_term: Optional[str] = None
+    """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 

@@ -58,6 +58,7 @@ class CARL(ClassificationObjective):
 
     uses_adversary = True
     perturbation_methods = ("freelb",)
+    raised_term = "loss_classification"
 
     def __init__(
         self,

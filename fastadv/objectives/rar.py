@@ -83,6 +83,7 @@ class RAR(ClassificationObjective):
     uses_clean = False
     uses_adversarial_tokens = True
     perturbation_methods = ("freelb",)
+    raised_term = "loss_classification"
 
     def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: float = 0.1):
         super().__init__(hidden_size, classifier)

@@ -44,3 +44,20 @@ def test_torch_agrees_with_transcription(name, seed):
 @pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
 def test_mutant_is_seen(mutant, name):
     assert max(differences(name, mutant).values(), default=0.0) > FAR_ABOVE_ROUNDING
+
+
+@pytest.mark.parametrize("name", ["free", "carl-nce-plain", "rar-heavy"])
+def test_the_logged_gain_is_that_of_the_cross_entropy(name):
+    """From the first pass to the last, without what the last pass alone has."""
+    case, run = CASES[name], SupervisedRun(CASES[name])
+    side = transcribed(case)
+    for rows in case.batches[:5]:
+        batch = examples(rows)
+        (_, draws), gain = run.step(batch), float(run.module.metrics["inner_gain"])
+        deltas = side.deltas(batch, draws)
+        of_passes = side.passes(batch, deltas, draws, side.parameters)
+        means = [
+            sum(side.cross_entropy(side.parameters, h, e.label) for e, h in zip(batch, hs, strict=True)) / len(batch)
+            for hs in of_passes
+        ]
+        assert gain == pytest.approx(means[-1] - means[0], rel=1e-9, abs=1e-12)

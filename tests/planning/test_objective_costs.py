@@ -17,10 +17,10 @@ from fastadv.planning.costs import BatchSize, StepCosts
 from tests.planning.test_costs import NoTokenizer, make_batch, model_config
 
 CASES = {
-    "carl, nce": ("carl", {"num_negatives": 500, "start_step": 0}),
+    "carl, nce": ("carl", {"num_negatives": 5000, "start_step": 0}),
     "carl, softmax, per row": (
         "carl",
-        {"num_negatives": 300, "start_step": 0, "estimator": "softmax", "negatives": "per_row"},
+        {"num_negatives": 5000, "start_step": 0, "estimator": "softmax", "negatives": "per_row"},
     ),
     "rar": ("rar", {}),
 }
