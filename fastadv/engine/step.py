@@ -64,6 +64,7 @@ class Step(nn.Module):
         fault: what it met then.
         watch: the last forward's vectors, and which of them went wrong.
         clock: times the search and z_adv's pass, where one is given.
+        graphs_serve_once: whether no gradient may be taken through a graph that another will be taken through.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Step(nn.Module):
         self.fault: Optional[NonFiniteGradient] = None
         self.watch = RowWatch()
         self.clock = no_clock
+        self.graphs_serve_once = False
         self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
@@ -254,9 +256,11 @@ class Step(nn.Module):
         with nullcontext() if piece.is_only else torch.no_grad():
             x = piece.x()
         # Where an inner step at X itself would repeat the pass just made, its graph can serve it. Frozen embeddings
-        # have no graph to X, a compiled pass's serves one backward alone, and checkpoints and pieces keep none.
+        # have no graph to X, a compiled pass's or one at ZeRO 3 serves one backward alone, and checkpoints and pieces
+        # keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
+        keeps_graph = keeps_graph and not self.graphs_serve_once
         has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)

@@ -80,6 +80,9 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     # DeepSpeed allots its bucket in full, 5e8 elements, however small the model.
     num_trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     settings["zero_optimization"]["reduce_bucket_size"] = min(MOST_REDUCED_AT_ONCE, max(1, num_trained))
+    if config.engine.zero_stage == 3:
+        # It counts forwards, and fetches a layer's weights for as many backwards: a graph serves one.
+        module.graphs_serve_once = True
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, lr_scheduler=schedule, config=settings)
     if config.engine.zero_stage == 0 and world_size() == 1:
         # The mean over one rank is the gradient itself; DeepSpeed would copy it into a bucket and back for it.

@@ -180,6 +180,7 @@ class StepCosts:
             and (search.inner_dropout == "frozen" or self.encoder.dropout == 0)
             and self.encoder.embeddings.trained > 0
             and self.config.engine.compile == "none"
+            and self.config.engine.zero_stage < 3
             and getattr(self.config.train, "micro_batch_size", None) is None
             and not getattr(self.config.engine, "checkpoint_activations", False)
         )
