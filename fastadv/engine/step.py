@@ -151,6 +151,7 @@ class Step(nn.Module):
             labels=batch.labels,
             batch=batch,
             tokens_a_rank=whole.tokens_a_rank,
+            ranks=whole,
         )
         if query is not None:
             self.watch.see("z", query)

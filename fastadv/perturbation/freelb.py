@@ -22,7 +22,7 @@ PassLoss = Callable[[Tensor, int], Tensor]
 
 
 def free_passes(
-    start: Chains, x: Tensor, loss: PassLoss, inputs: Sequence[Tensor]
+    start: Chains, x: Tensor, loss: PassLoss, inputs: Sequence[Tensor], raised: Optional[Sequence[Tensor]] = None
 ) -> tuple[Tensor, Tensor, list[Optional[Tensor]], Perturbation]:
     """N passes from ``start``, N of its config.
 
@@ -30,6 +30,8 @@ def free_passes(
         x: (T, E) embeddings.
         loss: its gradient by the points moves the perturbation; only its direction counts, not its size.
         inputs: what the gradients are wanted by, beside ``x``: parameters, and views that all passes share.
+        raised: what the trace takes for each pass's loss, appended by ``loss``, where that has terms the search does
+            not raise.
 
     Returns:
         the mean loss, a constant; its gradient by ``x`` (T, E); those by ``inputs``, None where an input has no say;
@@ -51,7 +53,7 @@ def free_passes(
         grad = Gradients.shared(chains.around.of_active(grads[0]))
         values.append(value.detach())
         # A trace has sums over sentences, a pass's loss is a mean.
-        trace.add(t, grad, values[-1] * num_sentences)
+        trace.add(t, grad, (raised[-1] if raised else values[-1]) * num_sentences)
         del grads, value
         if t < num_passes:
             chains = chains.move(t, grad)
