@@ -139,4 +139,22 @@ def _settings(arguments: argparse.Namespace, method: str):
 
 
 def _reconstruct(arguments: argparse.Namespace) -> None:
-    raise UserError("reconstruct is not there yet")
+    from fastadv.evaluation.attack_run import RECONSTRUCT_FILES
+    from fastadv.evaluation.reconstruct_run import ReconstructRun, reconstruct_table
+
+    run = ReconstructRun(
+        models=arguments.model,
+        data=_data(arguments),
+        settings=_settings(arguments, "pgd"),
+        out=arguments.out,
+        transfer_from=arguments.transfer_from,
+        perturb_at=arguments.perturb_at,
+        max_length=arguments.max_length,
+        batch_size=arguments.batch_size,
+    )
+    if arguments.dry_run:
+        run.check()
+        print(run.describe())
+        return
+    print(reconstruct_table(run.run(progress=sys.stderr.isatty())))
+    print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}")

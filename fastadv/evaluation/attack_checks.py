@@ -133,7 +133,8 @@ class _Runs:
             self.settings = replace(given, method="pgd", num_steps=10, step_sizes=None)
         else:
             self.settings = given
-        self._is_right = result.is_right[:, rows]
+        # Of the attack on the model itself: what a transferred one fools says nothing of it.
+        self._is_right = np.logical_and.accumulate(result.is_right_first_run[:, rows], axis=0)
         self.left = self._is_right.mean(axis=1)
 
     def large_trials(self) -> Tuple[List[_Trial], float]:

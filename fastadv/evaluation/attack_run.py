@@ -1,4 +1,4 @@
-"""An attack on saved classifiers with its files: ``attack.json``, ``attack.csv``, ``attack.png`` and what is kept of it.
+"""An attack on saved classifiers with its files: ``attack.json``, ``attack.csv``, ``attack.png`` and finished parts.
 
 Every finished part (a model's clean pass, each radius, its checks) is a file in ``parts/``, named by a hash of all that
 has a say in it: weights, texts, settings, and the radii before it. So a stopped attack goes on, a longer list of radii
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import torch
 
 from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
@@ -33,6 +34,8 @@ from fastadv.evaluation.classifier_attack import (
 PARTS_VERSION = 1
 
 FILES = ("attack.json", "attack.csv", "attack.png")
+# Of `fastadv.evaluation.reconstruct_run`, which may share the folder.
+RECONSTRUCT_FILES = ("reconstruct.json", "reconstruct.csv", "reconstruct.html")
 
 
 @dataclass(frozen=True)
@@ -208,14 +211,13 @@ class FolderOfParts:
         settings = self._settings.as_dict()
         if which == -1:
             # The clean pass is that of the texts and the model alone.
-            key = [PARTS_VERSION, "clean", self._inputs]
+            key = ["clean", self._inputs]
         else:
             # A radius attacks what those before it have left.
             end = len(settings["epsilons"]) if which == "checks" else which + 1
             settings["epsilons"] = settings["epsilons"][:end]
-            key = [PARTS_VERSION, "checks" if which == "checks" else "radius", self._inputs, settings]
-        digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
-        return self._folder / f"{digest}.{'json' if which == 'checks' else 'npz'}"
+            key = ["checks" if which == "checks" else "radius", self._inputs, settings]
+        return part_path(self._folder, key, "json" if which == "checks" else "npz")
 
     def load(self, number: int) -> Optional[Part]:
         try:
@@ -230,15 +232,20 @@ class FolderOfParts:
             np.savez(file, **part)
 
 
+def part_path(folder: Path, key: list, ending: str) -> Path:
+    """The file of the part that ``key``, plain values of all that has a say in it, makes."""
+    digest = hashlib.blake2b(json.dumps([PARTS_VERSION, *key], sort_keys=True).encode(), digest_size=16).hexdigest()
+    return folder / f"{digest}.{ending}"
+
+
 def fingerprint(classifier) -> str:
     """Equal for classifiers that say the same of every text, at every point around it."""
     encoder, digest = classifier.encoder, hashlib.blake2b(digest_size=16)
     for name, value in sorted(classifier.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(-1).numpy().tobytes())
-    config = {
-        k: v for k, v in encoder.hf.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
-    }
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    of_no_weight = ("_name_or_path", "transformers_version")
+    config = {name: value for name, value in encoder.hf.config.to_dict().items() if name not in of_no_weight}
     facts = [encoder.tokenizer_fingerprint, encoder.max_length, encoder.perturb_at, list(classifier.label_map.names)]
     digest.update(json.dumps([facts, config], sort_keys=True, default=str).encode())
     return digest.hexdigest()
@@ -255,10 +262,10 @@ def hash_of_texts(data: LabelledTexts) -> str:
 
 def check_out(out: str) -> Path:
     """The folder to write to. UserError where it is a file, or holds something that no attack has written."""
-    folder = Path(out).expanduser()
+    folder, known = Path(out).expanduser(), (*FILES, *RECONSTRUCT_FILES, "parts")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {out!r} is a file; expected a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in (*FILES, "parts")):
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in known):
         raise UserError(f"--out {out!r} holds something other than an attack; give a new or empty folder")
     return folder
 
