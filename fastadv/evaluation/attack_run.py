@@ -7,6 +7,8 @@ reuses what is there, and a changed setting finds nothing to mix with.
 
 import hashlib
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -224,7 +226,7 @@ class FolderOfParts:
             with np.load(self.path(number), allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
         # A damaged file is one that is not there: it is made anew.
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def save(self, number: int, part: Part) -> None:

@@ -46,6 +46,17 @@ def own_labels(classifier, texts=TEXTS):
     return LabelledTexts(LabelMap(CLASSES), list(texts), None, labels)
 
 
+def write_table(path, data):
+    """Labelled texts as a csv file with columns text and label."""
+    import csv
+
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows(zip(data.first, (data.label_map.names[label] for label in data.labels)))
+    return path
+
+
 class Rounded(nn.Module):
     """A head whose input is rounded: its answers change with h, its gradient is 0 everywhere."""
 

@@ -1,4 +1,4 @@
-"""PGD and Auto-PGD on a classifier: inside the ball, special tokens apart, and the same as loops written independently."""
+"""PGD and Auto-PGD on a classifier: inside the ball, special tokens apart, equal to loops written independently."""
 
 import math
 
@@ -210,7 +210,7 @@ def test_checkpoints_of_the_paper():
 
 
 def test_apgd_keeps_the_best_point(tiny_bert_dir):
-    """Steps of twice the radius overshoot; what is kept never falls with more of them, and lies above where PGD ends."""
+    """Steps of twice the radius overshoot; what is kept never falls with more of them, and is above where PGD ends."""
     classifier = make_classifier(tiny_bert_dir)
     target = target_of(classifier)
     with attacking(classifier):
