@@ -1,4 +1,4 @@
-"""``fastadv attack``: its files say what the attack found, finished parts are kept and never mixed, mistakes are a line."""
+"""``fastadv attack``: files that say what was found, finished parts kept and never mixed, mistakes of one line."""
 
 import csv
 import json

@@ -7,13 +7,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fastadv.data.packing import PackedBatch
+from fastadv.evaluation import attack_search
 from fastadv.evaluation.attack_search import (
+    Point,
     Target,
     apgd,
     attacking,
     checkpoints_of,
     cross_entropy,
     pgd,
+    step,
     vanished,
 )
 from fastadv.evaluation.attack_settings import AttackSettings
@@ -201,6 +205,42 @@ def test_apgd_is_the_algorithm_as_printed(tiny_bert_dir, norm, radius):
             assert found.end.losses[row].item() == pytest.approx(loss, abs=1e-7)
             np.testing.assert_allclose(delta.numpy(), best, rtol=0, atol=1e-6)
     assert num_halved > len(texts)
+
+
+class Scripted:
+    """One text of one number, whose gradient is always 1 and whose losses are told beforehand."""
+
+    def __init__(self, losses):
+        self.batch = PackedBatch.from_token_lists([[0]], [[False]])
+        self._losses = list(losses)
+
+    def at(self, delta, needs_gradient=False):
+        loss = torch.tensor([float(self._losses.pop(0))], dtype=torch.float64)
+        is_right = torch.ones(1, dtype=torch.bool)
+        return Point(delta, delta, loss, torch.zeros(1, dtype=torch.int64), is_right, torch.ones_like(delta))
+
+
+def test_steps_are_halved_for_either_reason_and_not_twice_for_one(monkeypatch):
+    """Checkpoints of 20 steps: 5, 9, 12, 14, ... Losses that mostly rise, and never above the first, fulfil the second
+    condition of the paper alone; after a halving it waits for a checkpoint."""
+    losses = [10, 1, 2, 3, 4, 5]  # 4 of 5 steps rise, none above 10: halved
+    losses += [2, 3, 4, 5]  # 3 of 4 rise from 10 on, none above, but halved at the last checkpoint
+    losses += [6, 7, 8]  # all rise, none above: halved
+    losses += [11, 3]  # 1 of 2 rises, which is too few: halved, although one is the best so far
+    losses += [12, 13, 14, 15, 16, 17]  # all rise above: never again
+    sizes, moves = [], []
+
+    def recorded(delta, grad, batch, size, radius, norm):
+        moves.append(delta.item())
+        sizes.append(size.item())
+        return step(delta, grad, batch, size, radius, norm)
+
+    monkeypatch.setattr(attack_search, "step", recorded)
+    found = apgd(Scripted(losses), torch.zeros(1, 1, dtype=torch.float64), 1e6, 8.0, 20, "linf")
+    assert sizes == [8.0] * 5 + [4.0] * 7 + [2.0] * 2 + [1.0] * 6
+    # From the best point: the start after the first and the third checkpoint, the point of loss 11 after the fourth.
+    assert moves[5] == moves[12] == 0 and moves[9] != 0 and moves[14] == moves[13] != 0
+    assert found.end.losses.item() == 17
 
 
 def test_checkpoints_of_the_paper():

@@ -83,7 +83,7 @@ def test_the_nearest_word_by_every_distance_there_is(tiny_bert_dir, perturb_at):
     classifier = make_classifier(tiny_bert_dir, perturb_at=perturb_at)
     encoder, (batch, _) = classifier.encoder, batch_of(classifier)
     x = encoder.embed(batch, dropout=False).detach()
-    points = x + torch.randn_like(x) * x.std()
+    points = x + torch.randn_like(x) * x.std() * (4 if perturb_at == "word" else 1)
     ids = _Words(encoder).nearest(points, batch)
     assert torch.equal(ids[batch.is_special], batch.input_ids[batch.is_special])
     special, embeddings = encoder.tokenizer.all_special_ids, encoder.hf.embeddings
