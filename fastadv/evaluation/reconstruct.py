@@ -52,7 +52,8 @@ class Reconstructor:
     norm_bias: Tensor
     bias: Tensor
     """(V,)"""
-    norm_eps: float = 1e-5
+    norm_eps: float = 1e-12
+    """BERT's, and that of `fastadv.objectives.rar`"""
 
     @classmethod
     def load(cls, folder: str | Path, encoder) -> Optional["Reconstructor"]:

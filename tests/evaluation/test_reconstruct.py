@@ -40,7 +40,7 @@ class Module(nn.Module):
         super().__init__()
         words = encoder.hf.get_input_embeddings().weight
         self.dense = nn.Linear(encoder.hidden_size, words.shape[1], dtype=words.dtype)
-        self.norm = nn.LayerNorm(words.shape[1], dtype=words.dtype)
+        self.norm = nn.LayerNorm(words.shape[1], eps=1e-12, dtype=words.dtype)
         self.bias = nn.Parameter(torch.randn(len(words), dtype=words.dtype) / 10)
         nn.init.normal_(self.norm.weight)
         self._words = [words]
