@@ -1,4 +1,4 @@
-"""The command line: ``fastadv train | encode | evaluate sts | report | reshape-checkpoint``. Parsing only.
+"""The command line: ``fastadv train | encode | evaluate sts | attack | report | reshape-checkpoint``. Parsing only.
 
 A user's mistake is one line on stderr and exit status 2, a disk that takes no more one line and status 1; anything else
 that goes wrong keeps its traceback.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Callable, Optional, Sequence
 
 from fastadv import __version__
+from fastadv.cli_attack import add_attack
 from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -23,6 +24,7 @@ examples:
   fastadv train --config configs/quickstart.yaml --train.max_steps 100 --train.output_dir runs/longer
   fastadv encode --model runs/quickstart/model --input sentences.txt --output vectors.npy
   fastadv evaluate sts --model runs/quickstart/model --data senteval/
+  fastadv attack --model runs/classifier/model --data demo:imdb --out runs/attack
   fastadv report runs/quickstart
 
 `fastadv COMMAND --help` says more of each."""
@@ -69,6 +71,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_encode(commands)
     evaluate = commands.add_parser("evaluate", help="measure an encoder", allow_abbrev=False)
     _add_evaluate_sts(evaluate.add_subparsers(metavar="KIND", required=True, parser_class=_Parser))
+    add_attack(commands, _add_command, _count_from)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser
