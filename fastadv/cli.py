@@ -1,7 +1,7 @@
 """The command line: ``fastadv train | encode | evaluate | report | reshape-checkpoint``. Parsing only.
 
-A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that could
-not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
+A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that
+could not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
 Every subcommand takes ``--dry_run``: check what was given, say what would be done, do nothing.
 """
 
