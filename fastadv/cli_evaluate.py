@@ -15,6 +15,7 @@ from fastadv.cli_parts import (
     count_from,
     encoder_words,
     load_encoder,
+    seed,
 )
 from fastadv.errors import UserError
 
@@ -74,7 +75,7 @@ def _add_transfer(kinds) -> None:
     parser.add_argument(
         "--sets", nargs="+", metavar="SET", help="some of MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC (default: all)"
     )
-    parser.add_argument("--seed", type=count_from(0), default=1111, help="of the folds (default: 1111, SentEval's)")
+    parser.add_argument("--seed", type=seed, default=1111, help="of the folds (default: 1111, SentEval's)")
     parser.add_argument(
         "--cache_dir",
         default=CACHE_DIR,
@@ -159,7 +160,7 @@ def _add_geometry(kinds) -> None:
     parser.add_argument(
         "--num_sentences", type=count_from(16), default=3000, help="sentences drawn at most (default: 3000)"
     )
-    parser.add_argument("--seed", type=count_from(0), default=0, help="of the draw and the resamples (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the draw and the resamples (default: 0)")
     parser.add_argument("--out", help="a folder for geometry.json, geometry.csv and geometry.png")
 
 

@@ -7,6 +7,8 @@ from typing import Callable, Optional
 
 from fastadv.errors import UserError
 
+_LARGEST_SEED = 2**32 - 1
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
@@ -52,6 +54,13 @@ def count_from(low: int) -> Callable[[str], int]:
         return int(text)
 
     return count
+
+
+def seed(text: str) -> int:
+    """A whole number that numpy takes as a seed."""
+    if not text.isascii() or not text.isdigit() or int(text) > _LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected a whole number from 0 to {_LARGEST_SEED}")
+    return int(text)
 
 
 def check_json(path: str) -> Path:
