@@ -278,7 +278,7 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         strengths=strengths,
         num_rows=len(tested),
         seconds=time.perf_counter() - started,
-        warnings=list(_warnings(data.name, fitter, accuracy, majority)),
+        warnings=list(_warnings(data.name, fitter, num_right / len(tested), majority)),
     )
 
 

@@ -19,7 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 
 SEED = 1111
 NUM_FOLDS = 10
-TOLERANCE = 1e-4
+TOLERANCE = 1e-6
 CLASS_FILES = {
     "MR": ("MR/rt-polarity.neg", "MR/rt-polarity.pos"),
     "CR": ("CR/custrev.neg", "CR/custrev.pos"),
