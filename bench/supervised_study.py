@@ -51,12 +51,12 @@ SHARED = {
 def run_arm(config_file: str, seed: int, folder: Path, num_texts: int, papers_epsilons: bool, overrides: list) -> None:
     """Trains an arm in ``folder/run`` and attacks it; ``folder/measured.npz`` is written last."""
     import torch
-    from fastadv.evaluation.attack_settings import AttackSettings
-    from fastadv.evaluation.classifier_attack import attack_classifier, with_rows
 
     from fastadv import Trainer, load_config
     from fastadv.data.labelled_sources import read_labelled
     from fastadv.encoder.classifier import Classifier
+    from fastadv.evaluation.attack_settings import AttackSettings
+    from fastadv.evaluation.classifier_attack import attack_classifier, with_rows
 
     torch.set_num_threads(1)
     shared = [f"--{key}={value}" for key, value in SHARED.items()]

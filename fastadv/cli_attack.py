@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from typing import Callable
 
+from fastadv.cli_parts import add_command, count_from
 from fastadv.errors import UserError
 
 _METHODS = {
@@ -15,12 +15,8 @@ _METHODS = {
 }
 
 
-def add_attack(commands, add_command: Callable, count_from: Callable) -> None:
-    """Adds the subcommand.
-
-    Args:
-        add_command, count_from: those of `fastadv.cli`.
-    """
+def add_attack(commands) -> None:
+    """Adds the subcommand."""
     about = "attack a classifier at its embeddings: accuracy against the radius, or adversarial text"
     parser = add_command(commands, "attack", _attack, about)
     parser.add_argument(
