@@ -123,6 +123,7 @@ def smart():
     weights = {"weight_smoothness": 0.6, "weight_momentum": 1.7}
     yield "smart-plain", Case("smart", options(**SMARTER))
     yield "smart-weighed", Case("smart", options(**SMARTER, **weights))
+    yield "smart-off", Case("smart", options(**{**SMARTER, "inner_dropout": "off"}))
     yield "smart-no-dropout", Case("smart", options(**SMARTER), has_dropout=False)
     yield "smart-spare-special", Case("smart", options(**SMARTER, perturb_special_tokens=False))
     yield "smart-three-steps", Case("smart", options(**{**SMARTER, "num_pgd_steps": 3, "norm": "l2", "epsilon": 0.3}))

@@ -271,6 +271,17 @@ class CleanSideWithoutItsMask(SMART):
         return super().what_the_search_is_given(x, batch, None)
 
 
+class CleanSideUnderAMask(SMART):
+    """Of a search without dropout the clean pass' h, which has it."""
+
+    def step(self, batch, uniform, views=NO_MASKS):
+        self.masks = views.clean
+        return super().step(batch, uniform, views)
+
+    def what_the_search_is_given(self, x, batch, masks):
+        return super().what_the_search_is_given(x, batch, self.masks)
+
+
 class AverageIsTheModel(SMART):
     def average_logits(self, batch):
         kept, self.average = self.average, self.parameters
@@ -329,7 +340,7 @@ class AverageUnderDropout(SMART):
 AT = ("adversarial_training-fgm", "adversarial_training-pgd-l2")
 FREE = ("freelb-no-ball", "freelb-ball")
 SCALS = ("scal-fgm", "scal-fgsm")
-SMARTS = ("smart-plain", "smart-moving")
+SMARTS = ("smart-plain", "smart-no-dropout")
 MUTANTS = {
     SumOverRows: ("fine_tuning",),
     LabelsShifted: ("fine_tuning",),
@@ -371,7 +382,8 @@ MUTANTS = {
     SmartWeightsSwapped: ("smart-weighed",),
     SearchedOnCrossEntropy: SMARTS,
     SearchedOnOneSide: SMARTS,
-    CleanSideWithoutItsMask: SMARTS,
+    CleanSideWithoutItsMask: ("smart-plain",),
+    CleanSideUnderAMask: ("smart-off",),
     AverageIsTheModel: ("smart-moving",),
     AverageNeverMoves: ("smart-moving",),
     AverageKeepsOneDecay: ("smart-moving",),
@@ -379,5 +391,5 @@ MUTANTS = {
     AverageSlowsDownAStepLate: ("smart-moving",),
     AverageForgets: ("smart-moving",),
     AverageOfTheEncoderAlone: ("smart-moving",),
-    AverageUnderDropout: SMARTS,
+    AverageUnderDropout: ("smart-plain",),
 }
