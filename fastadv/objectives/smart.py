@@ -13,6 +13,7 @@ l_s have a gradient, but for the average model's.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.errors import UserError
@@ -68,8 +69,9 @@ class SMART(ClassificationObjective):
         return symmetric_kl(self.classifier(views.pooled), clean).sum()
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = clean = self.cross_entropy(views.pooled, views)
-        logits, terms = self.classifier(views.pooled), {"loss_clean": clean.detach()}
+        logits = self.classifier(views.pooled)
+        loss = clean = views.mean(F.cross_entropy(logits, views.labels, reduction="none"))
+        terms = {"loss_clean": clean.detach()}
         if self.uses_adversary:
             smoothness = views.mean(symmetric_kl(self.classifier(views.adversarial_pooled), logits))
             loss = loss + self.weight_smoothness * smoothness
