@@ -41,8 +41,8 @@ def free_loss(
     encoder, objective, leaves = step.encoder, step.objective, _Leaves()
     parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
     # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
-    # the last pass leaves its backward to the engine, and what the others found arrives with it.
-    keeps_last = any(hasattr(parameter, "ds_id") for parameter in parameters)
+    # the last pass leaves its one backward to the engine, and what the others found arrives with it.
+    keeps_last = step.graphs_serve_once
     num_passes = step.perturbation.num_inner_steps
     shared = replace(
         views,

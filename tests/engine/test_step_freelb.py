@@ -82,12 +82,11 @@ def test_gradients_are_the_mean_of_separate_steps(make_freelb, sentences, weight
 @pytest.mark.parametrize("num_steps", [1, NUM_PASSES])
 @pytest.mark.parametrize("weight_clean", [0.0, 0.3])
 def test_the_last_pass_may_keep_its_graph(make_freelb, sentences, weight_clean, num_steps, keeps_last):
-    """As it does at stage 3, where the parameters bear DeepSpeed's mark: the same loss, delta and gradients."""
+    """As it does at stage 3: the same loss, delta and gradients."""
     found = []
-    for has_mark in (False, keeps_last):
+    for is_kept in (False, keeps_last):
         step, batch = make_freelb(sentences, weight_clean, num_steps=num_steps)
-        for parameter in step.parameters() if has_mark else []:
-            parameter.ds_id = 0
+        step.graphs_serve_once = is_kept
         record, kept = step.search.record, []
         step.search.record = lambda found, batch, record=record, kept=kept: kept.append(found) or record(found, batch)
         torch.manual_seed(7)
