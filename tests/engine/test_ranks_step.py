@@ -91,7 +91,10 @@ def test_deepspeed_at_every_stage(ranks, expected):
             if not has_stage(case, stage):
                 continue
             key = f"{case}, stage {stage}, {num_rows} rows"
-            assert_near(found["deepspeed"][key], expected[1][case, num_rows], 1e-6, f"{key}, {num_ranks} ranks")
+            # SMART attacks a difference of nearly equal numbers: in float32 its gradients are within 1.5e-6 of those in
+            # float64, whatever the ranks. There, below, all are equal.
+            share = 3e-6 if case == "smart" else 1e-6
+            assert_near(found["deepspeed"][key], expected[1][case, num_rows], share, f"{key}, {num_ranks} ranks")
 
 
 def test_plain_torch_in_float64_with_sign_steps(ranks, expected):

@@ -81,6 +81,7 @@ def everything_cut():
 BATCHES = [*((case, 7) for case in CASES), ("pgd", 8), *((case, 7) for case in SAVING)]
 # In float64, with signs of its own.
 DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7), ("pgd, in pieces", 7), ("adaptive, in pieces", 7)]
+DOUBLE += [("freelb", 7), ("smart", 7)]
 
 
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
