@@ -14,6 +14,8 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     """
     _check_labels(config, objective)
     _check_method(config, objective)
+    if objective.uses_anchor:
+        _check_start(config)
     _check_dev(config)
 
 
@@ -45,6 +47,21 @@ def _check_method(config: Config, objective: type[Objective]) -> None:
         raise UserError(
             f"perturbation.method = {method}: expected {' or '.join(allowed)} where objective is {config.objective}"
         )
+
+
+def _check_start(config: Config) -> None:
+    perturbation = config.perturbation
+    searched = perturbation.as_mixed()
+    if searched.sigma > 0 or searched.reuse == "free":
+        return
+    if perturbation.method in ("fgm", "fgsm"):
+        given = f"method = {perturbation.method}: expected pgd"
+    else:
+        given = "sigma = 0: expected a number above 0"
+    raise UserError(
+        f"perturbation.{given} where objective is {config.objective}: at the text itself, where the search would "
+        "start, what it raises is at its least and has no gradient"
+    )
 
 
 def _check_dev(config: Config) -> None:

@@ -179,13 +179,13 @@ def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:
     state = {}
     for name, value in module.state_dict().items():
         parameter = parameters.get(name)
-        whole = value if parameter is None else _whole(parameter)
+        whole = value if parameter is None else whole_parameter(parameter)
         state[name] = whole.detach().cpu().clone()
     return state
 
 
-def _whole(parameter: nn.Parameter) -> Tensor:
-    """One parameter in full, and in full precision."""
+def whole_parameter(parameter: nn.Parameter) -> Tensor:
+    """One parameter in full, and in full precision. All ranks call it."""
     if parameter.dtype in (torch.bfloat16, torch.float16):
         master = getattr(parameter, "before_rounding", None)
         if master is None and (hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")):

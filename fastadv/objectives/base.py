@@ -30,6 +30,7 @@ SHIPPED = {
     "scal": "fastadv.objectives.scal:SCAL",
     "carl": "fastadv.objectives.carl:CARL",
     "rar": "fastadv.objectives.rar:RAR",
+    "smart": "fastadv.objectives.smart:SMART",
 }
 
 
@@ -96,6 +97,11 @@ class Views:
     """(B, D) h of the adversarial pass; where `uses_adversary`"""
     adversarial_tokens: Optional[Tensor] = None
     """(T, D) last hidden states of the adversarial pass; where `uses_adversarial_tokens`, and of N passes the last"""
+    anchor: Optional[Tensor] = None
+    """(B, D) in the inner loss alone: h of the unperturbed point under the inner passes' masks, a constant; where
+    `uses_anchor`"""
+    average_logits: Optional[Tensor] = None
+    """(B, C) of the average model, constants; where `uses_average`"""
     labels: Optional[Tensor] = None
     """(B,) int64, the class of each sentence; None where there are none"""
     batch: Optional[PackedBatch] = None
@@ -147,6 +153,11 @@ class Objective(nn.Module):
     """whether a perturbation is searched and z_adv computed"""
     uses_clean = True
     """whether the clean pass is made: not where the loss is of z_adv alone; may be set by the constructor"""
+    uses_anchor = False
+    """whether the inner loss compares with the unperturbed point; may be set by the constructor"""
+    uses_average = False
+    """whether an average of encoder and ``classifier`` over steps is kept, which moves by `decay_of_average` and whose
+    logits the loss has; may be set by the constructor"""
     uses_adversarial_tokens = False
     """whether the adversarial pass hands out its token states too"""
     uses_labels = False
@@ -171,7 +182,7 @@ class Objective(nn.Module):
         """The loss the perturbation raises: a scalar, SUMMED over rows, each row's part of its own vector only.
 
         ``views`` has the perturbed point's ``query`` and ``pooled``, ``sentence_ids``, ``labels``, ``batch``, and
-        ``positive_keys`` as constants.
+        ``positive_keys`` and ``anchor`` as constants.
         """
         raise NotImplementedError
 
@@ -185,6 +196,10 @@ class Objective(nn.Module):
         A parameter of the encoder's must not become one of the objective's, which would register it twice: keep the
         way to it, not the parameter. ``encoder.word_embeddings`` is (V, E).
         """
+
+    def decay_of_average(self, step: int) -> float:
+        """What is left of the average model in optimizer step ``step``, counted from 1; where `uses_average`."""
+        raise NotImplementedError
 
     def begin(self, run: RunFacts) -> None:
         """Once, before the first step or the load of a checkpoint: what of the run an objective may ask."""

@@ -217,13 +217,20 @@ class StepCosts:
                 attacked = 0.0 if self.objective.uses_labels else compared
                 gradient = forward + by_input + 2 * attacked
                 reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * attacked
+                if self.objective.uses_anchor:
+                    gradient, reference = gradient + head, reference + head
                 found["inner steps"] = self._inner(gradient, reference, forward, num_gradients, is_probe)
+                if self.objective.uses_anchor and self.search.inner_dropout == "off" and self.encoder.dropout > 0:
+                    # The clean pass has masks that inner steps have not.
+                    found["inner steps"] += passes.forward()
                 found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
         others = 0 if self.objective.uses_labels else 1 + self.objective.uses_adversary
         contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
         repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
+        if self.objective.uses_average:
+            found["average model"] = passes.forward() + head
         if self.has_detection:
             found["replaced token detection"] = self._detection(batch, num_masked)
         return found
