@@ -1,4 +1,8 @@
 # make quickstart   sets up .venv and trains, measures and exports a small robust encoder
+# make demo-supervised
+#                   trains fine-tuning, FreeLB and SCAL on film reviews, attacks them, and compares: ten minutes
+# make study-supervised
+#                   the study of docs/study-supervised.md: five systems, three seeds; goes on where it was stopped
 # make test         sets up .venv and runs the tests
 # make lint         ruff
 # make test-transformers
@@ -30,7 +34,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised test test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -56,6 +60,13 @@ quickstart: venv
 	export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
+
+DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --out runs/demo-supervised
+demo-supervised: venv
+	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study $(DEMO)
+
+study-supervised: venv
+	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study --out runs/study-supervised
 
 # A file's tests stay in one process: some start several ranks once for all of them.
 test: venv

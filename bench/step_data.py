@@ -53,7 +53,11 @@ def draw_samples(tokenizer, batch_size: int, num_batches: int = NUM_BATCHES) -> 
             drawn[i * num_batches + (number if i % 2 == 0 else num_batches - 1 - number)] for i in range(batch_size)
         ]
         packed = PackedBatch.from_token_lists(
-            rows, [[token in special for token in row] for row in rows], [sentence_id(row) for row in rows]
+            rows,
+            [[token in special for token in row] for row in rows],
+            [sentence_id(row) for row in rows],
+            # What the classes are has no say in what a step costs.
+            labels=[i % 2 for i in range(batch_size)],
         )
         ids, mask = torch.zeros(batch_size, MAX_LENGTH, dtype=torch.int64), torch.zeros(batch_size, MAX_LENGTH)
         for i, row in enumerate(rows):

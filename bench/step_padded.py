@@ -1,6 +1,6 @@
-"""What the step is compared with, in plain torch on a padded Hugging Face model: SimCSE, and the public structure.
+"""What the step is compared with, in plain torch on a padded Hugging Face model: SimCSE, the public structure, SCAL.
 
-Both take a batch as (B, L) ids and mask, run both views in one pass of 2B, take the first token's state through the
+All take a batch as (B, L) ids and mask, take the first token's state through the
 head, and compute the loss of `bench.info_nce.materialised` at temperature 0.05.
 """
 
@@ -8,13 +8,14 @@ from typing import Optional
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from bench.info_nce import materialised
 from bench.step_data import Sample
 
 
 class SimCSE(nn.Module):
-    """The contrastive loss of two dropout views (Gao et al. 2021).
+    """The contrastive loss of two dropout views (Gao et al. 2021), both in one pass of 2B.
 
     Args:
         hf: a padded encoder of transformers in train mode.
@@ -90,3 +91,37 @@ class PublicStructure(nn.Module):
         moved = eta + self.gamma * grad / torch.where(scale > 0, scale, 1)
         norms = moved.abs().amax(-1, keepdim=True)
         return moved * norms / norms.amax(1, keepdim=True)
+
+
+class TextbookSCAL(nn.Module):
+    """SCAL as it is usually written: FGM's gradient by a forward and a full backward of its own, then two outer views.
+
+    The perturbation is added to the word embeddings, padding included.
+
+    Args:
+        classifier: (B, D) → (B, C).
+        simcse: gives the padded encoder and the head.
+    """
+
+    def __init__(self, simcse: SimCSE, classifier: nn.Module, epsilon: float = 1.0, weight_contrastive: float = 0.5):
+        super().__init__()
+        self.simcse, self.classifier = simcse, classifier
+        self.epsilon, self.weight_contrastive = epsilon, weight_contrastive
+
+    def forward(self, sample: Sample) -> Tensor:
+        """The outer loss; the attack has been made, and no gradient is left in the parameters."""
+        labels = sample.packed.labels
+        words = self.simcse.hf.get_input_embeddings()(sample.input_ids)
+        delta = torch.zeros_like(words, requires_grad=True)
+        cross_entropy(self.classifier(self._pooled(sample, words + delta)), labels).backward()
+        lengths = delta.grad.flatten(1).norm(dim=1)[:, None, None]
+        delta = self.epsilon * delta.grad / torch.where(lengths > 0, lengths, 1)
+        self.zero_grad(set_to_none=True)
+        words = self.simcse.hf.get_input_embeddings()(sample.input_ids)
+        clean, attacked = self._pooled(sample, words), self._pooled(sample, words + delta)
+        both = [cross_entropy(self.classifier(pooled), labels) for pooled in (clean, attacked)]
+        contrast = materialised(self.simcse.head(clean), self.simcse.head(attacked), "mean")
+        return sum(both) / 2 + self.weight_contrastive * contrast
+
+    def _pooled(self, sample: Sample, words: Tensor) -> Tensor:
+        return self.simcse.hf(inputs_embeds=words, attention_mask=sample.attention_mask).last_hidden_state[:, 0]

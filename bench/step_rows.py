@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from bench.step_cost import bytes_of, optimizer_tensors
 from bench.step_data import Sample, TokenPieces
-from bench.step_padded import PublicStructure, SimCSE
+from bench.step_padded import PublicStructure, SimCSE, TextbookSCAL
 from fastadv.config import Config, load_config
+from fastadv.data.labels import LabelMap
+from fastadv.encoder.classification_head import draw_head
 from fastadv.engine import zero
 from fastadv.engine.build import build_encoder, build_step
 from fastadv.engine.optimizer import build_optimizer
@@ -34,6 +36,9 @@ _SEARCH = (
 )
 _NO_ETA = "--perturbation.use_eta=false"
 _ADAPTIVE = (*_SEARCH, "--perturbation.reuse=adaptive", _NO_ETA)
+LABELS = LabelMap(("negative", "positive"))
+_LABELLED = ("--data.label_field=label", "--data.train=demo:imdb")
+_FREELB = ("--perturbation.method=freelb", "--perturbation.alpha=0.5", "--objective_options.weight_clean=0")
 _CLEAN_GRAPH = ("--perturbation.sigma=0", _NO_ETA, "--perturbation.inner_dropout=frozen")
 
 
@@ -62,6 +67,13 @@ MODES = (
     Mode(
         "uscal", ("--objective=uscal", "--perturbation.method=fgm", "--perturbation.epsilon=0.3"), has_inner_steps=False
     ),
+    Mode("fine-tuning", ("--objective=fine_tuning", *_LABELLED), has_inner_steps=False),
+    Mode(
+        "scal",
+        ("--objective=scal", *_LABELLED, "--perturbation.method=fgm", "--perturbation.epsilon=1.0"),
+        has_inner_steps=False,
+    ),
+    Mode("freelb", ("--objective=adversarial_training", *_LABELLED, *_FREELB)),
     Mode(
         "rtd unigram",
         (*_SEARCH, "--perturbation.reuse=exact", "--objective_options.rtd_generator=unigram"),
@@ -176,14 +188,16 @@ class Chosen(nn.Module):
 
 
 def _steps_of(models: Models, modes: list[tuple[Mode, Optional[int]]], batch_size, dtype, samples, stage=0) -> dict:
-    """(mode, N) → Step. They share the encoder, the head and the discriminator of the first."""
-    steps, encoder, first, detection = {}, None, None, None
+    """(mode, N) → Step. They share the encoder, and the heads and the discriminator of the first that has them."""
+    steps, encoder, detection = {}, None, None
+    shared: dict[str, nn.Module] = {}
     for mode, num_steps in modes:
         config = models.config(mode, batch_size, dtype, num_steps, stage)
         encoder = build_encoder(config) if encoder is None else encoder
-        step = build_step(config, encoder, TokenPieces(samples)).train()
-        first = step if first is None else first
-        step.objective.head = first.objective.head
+        step = build_step(config, encoder, TokenPieces(samples), LABELS).train()
+        for name in ("head", "classifier"):
+            if hasattr(step.objective, name):
+                setattr(step.objective, name, shared.setdefault(name, getattr(step.objective, name)))
         if step.detection is not None:
             detection = step.detection if detection is None else detection
             step.detection.discriminator, step.detection.head = detection.discriminator, detection.head
@@ -274,8 +288,8 @@ def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
         )
 
 
-def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
-    """Stock SimCSE and the public structure, in plain torch."""
+def _padded_rows(models, steps, dtypes, batch_size, has_scal: bool) -> Iterator[Row]:
+    """Stock SimCSE, the public structure and SCAL's textbook form, in plain torch."""
     config = models.config(MODES[0], batch_size, "fp32")
     encoder = build_encoder(config)
     head = build_step(config, encoder).objective.head
@@ -296,6 +310,9 @@ def _padded_rows(models, steps, dtypes, batch_size) -> Iterator[Row]:
         yield row("simcse stock", "fp32", "torch", None, simcse)
         for num_steps in steps:
             yield row("public", "fp32", "torch", num_steps, PublicStructure(simcse, num_steps))
+        if has_scal:
+            scal = TextbookSCAL(simcse, draw_head(encoder.hf.config, LABELS)).train()
+            yield row("scal textbook", "fp32", "torch", None, scal, PlainUpdate(scal, config))
     if "bf16" in dtypes:
         yield row("simcse stock", "bf16", "autocast", None, simcse)
         rounded = SimCSE(copy.deepcopy(encoder.hf), copy.deepcopy(head)).train().bfloat16()
@@ -323,7 +340,7 @@ def build_rows(
         extra_exact_steps: more values of N for ``exact``.
         wanted: by label; stock SimCSE is always there.
     """
-    rows = list(_padded_rows(models, steps if wanted("public") else [], dtypes, batch_size))
+    rows = list(_padded_rows(models, steps if wanted("public") else [], dtypes, batch_size, wanted("scal textbook")))
     usual = [max((n for n in steps if n <= 5), default=steps[0])]
 
     def listed(has_detection: bool) -> list:

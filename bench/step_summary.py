@@ -176,6 +176,11 @@ def targets(name: str, steps: Steps) -> list[Target]:
         Target("adaptive, bf16, probes amortised", 0.48, cost("adaptive", "bf16")),
         Target("adaptive, fp32, share of the gain", 0.98, gain, is_least=True),
         Target("USCAL, fp32", 1.15, cost("uscal", "fp32", None)),
+        Target(
+            "SCAL, fp32, of its textbook form",
+            0.75,
+            of_two(steps.ratio, steps.find("scal", "fp32"), steps.find("scal textbook", "fp32")),
+        ),
     ]
     for row, limit in (("rtd unigram", 0.45), ("rtd generator", 0.55)):
         found.append(Target(f"{row} adds, fp32", limit, of_two(steps.added, steps.find(row, "fp32", 5), exact)))
