@@ -165,6 +165,8 @@ class Objective(nn.Module):
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
     perturbation_methods: Optional[tuple[str, ...]] = None
     """values of perturbation.method that the system is made of; None: all"""
+    ties_weights = False
+    """whether the loss computes with a parameter of the encoder's outside its layer, where ZeRO stage 3 has none"""
     raised_term: Optional[str] = None
     """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
     detection: Optional["DetectionOptions"] = None

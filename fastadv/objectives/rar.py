@@ -82,6 +82,7 @@ class RAR(ClassificationObjective):
     uses_adversary = True
     uses_clean = False
     uses_adversarial_tokens = True
+    ties_weights = True
     perturbation_methods = ("freelb",)
     raised_term = "loss_classification"
 

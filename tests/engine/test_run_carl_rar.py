@@ -65,9 +65,10 @@ OF_CARL = {"num_negatives": 9}
         ({**OF_CARL, "estimator": "softmax", "negatives": "per_row", "start_step": 1}, {"engine.zero_stage": 2}),
         # Nothing is written before step 3.
         ({**OF_CARL, "start_step": 4}, {"engine.zero_stage": 1}),
+        ({**OF_CARL, "start_step": 3}, {"engine.zero_stage": 3}),
         ({**OF_CARL, "start_step": 1}, {"train.accumulation_steps": 2, "train.max_steps": 5}),
     ],
-    ids=["second epoch", "per row", "late", "accumulated"],
+    ids=["second epoch", "per row", "late", "stage 3", "accumulated"],
 )
 def test_carl_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(
     make_labelled_config, step_lines, stop_after, options, changes, stop_at
