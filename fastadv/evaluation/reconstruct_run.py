@@ -1,8 +1,8 @@
 """Adversarial text of saved classifiers with its files: ``reconstruct.json``, ``.csv`` and ``.html``.
 
 A text counts as fooling where the model is right on the text as given and as its own tokenizer spells it, and wrong on
-the reconstructed text, tokenised anew. How often that happens is told beside how many words had to change for it, and by
-class: destroying a text fools a model too.
+the reconstructed text, tokenised anew. How often that happens is told beside how many words had to change for it, and
+by class: destroying a text fools a model too.
 """
 
 import csv
