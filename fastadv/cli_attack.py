@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from fastadv.cli_parts import add_command, count_from
+from fastadv.cli_parts import add_command, count_from, seed
 from fastadv.errors import UserError
 
 _METHODS = {
@@ -56,7 +56,7 @@ def add_attack(commands) -> None:
     parser.add_argument(
         "--keep_special_tokens", action="store_true", help="leave [CLS], [SEP] and their like unperturbed"
     )
-    parser.add_argument("--seed", type=count_from(0), default=0, help="of drawn texts and starts (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of drawn texts and starts (default: 0)")
     parser.add_argument("--split", default="test", help="the split of a named dataset (default: test)")
     parser.add_argument("--field", default="text", help="the column of the text (default: text)")
     parser.add_argument("--label_field", default="label", help="the column of the class (default: label)")

@@ -176,7 +176,7 @@ def attack_classifier(
         for number, epsilon in enumerate(settings.epsilons):
             attack = _Attack(classifier, texts, settings, epsilon, clean["vectors"], transfer_from, source, progress)
             found.append(_kept(parts, number, lambda attack=attack, is_right=is_right: attack.run(is_right)))
-            is_right = is_right & found[-1]["is_right"]
+            is_right = found[-1]["is_right"]
     stacked = {name: np.stack([part[name] for part in found]) for name in found[0]}
     return ClassifierUnderAttack(
         settings=settings,
@@ -184,7 +184,7 @@ def attack_classifier(
         predicted=clean["predicted"],
         is_right_clean=clean["is_right"],
         has_vanished=clean["has_vanished"],
-        is_right=np.logical_and.accumulate(stacked["is_right"] & clean["is_right"], axis=0),
+        is_right=stacked["is_right"],
         is_right_first_run=stacked["is_right_first_run"] & clean["is_right"],
         is_right_transferred=None if transfer_from is None else stacked["is_right_transferred"] & clean["is_right"],
         distance_l2=stacked.get("distance_l2"),
@@ -232,7 +232,7 @@ class _Attack:
     progress: bool
 
     def run(self, is_right: np.ndarray) -> Part:
-        """``is_right`` (N,): the texts that no smaller radius has fooled."""
+        """``is_right`` (N,): the texts that no smaller radius has fooled; that of the part says who is left of them."""
         everyone, was_right, settings = np.arange(self.texts.num_texts), is_right, self.settings
         runs = [(size, restart) for size in settings.step_sizes for restart in range(settings.num_restarts)]
         with tqdm(desc=f"{settings.method}, epsilon {self.epsilon:g}", unit=" texts", disable=not self.progress) as bar:

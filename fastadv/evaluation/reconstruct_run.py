@@ -1,8 +1,8 @@
 """Adversarial text of saved classifiers with its files: ``reconstruct.json``, ``.csv`` and ``.html``.
 
-A text counts as fooling where the model is right on the text as given and as its own tokenizer spells it, the
-reconstructed text differs once it is tokenised anew, and the model is wrong on it. How often that happens is told
-beside how many words had to change for it, and by class: destroying a text fools a model too.
+A text counts as fooling where the model is right on the text as given and as its own tokenizer spells it, and wrong on
+the reconstructed text, tokenised anew. How often that happens is told beside how many words had to change for it, and
+by class: destroying a text fools a model too.
 """
 
 import csv
@@ -201,12 +201,10 @@ def _examples(name: str, classifier, data: LabelledTexts, rows: np.ndarray, made
 
     given = predict(list(zip(data.first, data.second or [None] * len(data))))
     is_attacked = (given == labels) & (predict(made.plain) == labels)
-    ids = [_ids(classifier, data, texts) for texts in (made.plain, *made.attacked.values())]
     found = []
-    for at, (epsilon, texts) in enumerate(made.attacked.items(), start=1):
+    for epsilon, texts in made.attacked.items():
         after = predict(texts)
         for number, row in enumerate(rows.tolist()):
-            differs = ids[at][number] != ids[0][number]
             found.append(
                 Example(
                     model=name,
@@ -216,18 +214,12 @@ def _examples(name: str, classifier, data: LabelledTexts, rows: np.ndarray, made
                     predicted=names[given[number]],
                     predicted_after=names[after[number]],
                     is_attacked=bool(is_attacked[number]),
-                    is_fooled=bool(is_attacked[number] and differs and after[number] != labels[number]),
+                    is_fooled=bool(is_attacked[number] and after[number] != labels[number]),
                     text=joined(made.plain[number]),
                     reconstructed=joined(texts[number]),
                 )
             )
     return found
-
-
-def _ids(classifier, data: LabelledTexts, texts: List[TextPair]) -> List[List[int]]:
-    first, second = as_texts(data, texts).values()
-    encoder = classifier.encoder
-    return encoder.tokenize(first)[0] if second is None else encoder.tokenize_pairs(first, second)[0]
 
 
 def _rates(examples: List[Example], epsilons: Sequence[float]) -> List[dict]:

@@ -297,6 +297,19 @@ def test_random_points_depend_on_seed_and_draw_alone(tiny_bert_dir, norm):
         assert torch.equal(surface.abs(), torch.full_like(surface, 0.5))
 
 
+@pytest.mark.parametrize("method", ["pgd", "apgd"])
+def test_a_run_from_a_random_start_is_the_text_s_own(tiny_bert_dir, method):
+    classifier = make_classifier(tiny_bert_dir)
+    settings, draws = AttackSettings(method=method, num_steps=1), list(range(100, 100 + len(TEXTS)))
+    with attacking(classifier):
+        target = target_of(classifier)
+        together = search(target, settings, 0.5, 0.1, 1, draws).end.delta
+        alone = search(target_of(classifier, TEXTS[4:5]), settings, 0.5, 0.1, 1, draws[4:5]).end.delta
+        from_zero = search(target, settings, 0.5, 0.1, 0, draws).end.delta
+    torch.testing.assert_close(alone, together.split(target.batch.lengths.tolist())[4], rtol=0, atol=1e-9)
+    assert (norms_of(together - from_zero, target.batch, "l2") > 0.1).all()
+
+
 def test_uniform_points_lie_as_deep_as_they_should(tiny_bert_dir):
     """In n dimensions the share of a ball's points within r of its radius is r^n: |u|^n is uniform in [0, 1]."""
     classifier = make_classifier(tiny_bert_dir)
