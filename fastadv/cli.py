@@ -1,4 +1,4 @@
-"""The command line: ``fastadv train | encode | evaluate | report | reshape-checkpoint``. Parsing only.
+"""The command line: ``fastadv train | encode | evaluate | attack | report | reshape-checkpoint``. Parsing only.
 
 A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that
 could not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from fastadv import __version__
+from fastadv.cli_attack import add_attack
 from fastadv.cli_evaluate import add_evaluate
 from fastadv.cli_parts import (
     Parser,
@@ -31,6 +32,7 @@ examples:
   fastadv train --config configs/quickstart.yaml --train.max_steps 100 --train.output_dir runs/longer
   fastadv encode --model runs/quickstart/model --input sentences.txt --output vectors.npy
   fastadv evaluate sts --model runs/quickstart/model --data senteval/
+  fastadv attack --model runs/classifier/model --data demo:imdb --out runs/attack
   fastadv evaluate transfer --model runs/quickstart/model --data senteval/
   fastadv evaluate geometry --model demo:minilm --model runs/quickstart/model --data senteval/ --out geometry
   fastadv report runs/quickstart
@@ -72,6 +74,7 @@ def _build_parser() -> argparse.ArgumentParser:
     commands.add_parser("train", help="train an encoder, measure it before and after, and export it", add_help=False)
     _add_encode(commands)
     add_evaluate(commands)
+    add_attack(commands)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser

@@ -13,10 +13,10 @@ def check_engine(config: Config) -> None:
     """
     engine = config.engine
     reuse = config.perturbation.as_mixed().reuse
-    if engine.zero_stage == 3 and reuse in ("none", "free"):
+    if engine.zero_stage == 3 and reuse == "none":
         raise UserError(
-            f"perturbation.reuse = {reuse}: expected exact or adaptive at engine.zero_stage 3, where no rank holds the "
-            "parameters that its passes take gradients by"
+            "perturbation.reuse = none: expected exact, adaptive or free at engine.zero_stage 3, where no rank holds "
+            "the parameters that its passes take gradients by"
         )
     if engine.zero_stage == 3 and config.encoder.path == "generic":
         raise UserError(

@@ -13,6 +13,9 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
         UserError: one line with the key, its value and what is allowed.
     """
     _check_labels(config, objective)
+    _check_method(config, objective)
+    if objective.uses_anchor:
+        _check_start(config)
     _check_dev(config)
 
 
@@ -36,6 +39,29 @@ def _check_labels(config: Config, objective: type[Objective]) -> None:
             f"encoder.pooling = {config.encoder.pooling}: expected cls where objective is {name}, whose classification "
             "head reads the first token"
         )
+
+
+def _check_method(config: Config, objective: type[Objective]) -> None:
+    method, allowed = config.perturbation.method, objective.perturbation_methods
+    if allowed is not None and method not in allowed:
+        raise UserError(
+            f"perturbation.method = {method}: expected {' or '.join(allowed)} where objective is {config.objective}"
+        )
+
+
+def _check_start(config: Config) -> None:
+    perturbation = config.perturbation
+    searched = perturbation.as_mixed()
+    if searched.sigma > 0 or searched.reuse == "free":
+        return
+    if perturbation.method in ("fgm", "fgsm"):
+        given = f"method = {perturbation.method}: expected pgd"
+    else:
+        given = "sigma = 0: expected a number above 0"
+    raise UserError(
+        f"perturbation.{given} where objective is {config.objective}: at the text itself, where the search would "
+        "start, what it raises is at its least and has no gradient"
+    )
 
 
 def _check_dev(config: Config) -> None:

@@ -168,7 +168,13 @@ def make_step(tiny_encoder):
             checkpoint_activations=checkpoint_activations,
         )
         torch.manual_seed(1)
-        built = resolve_objective(objective)(encoder.hidden_size, **(objective_options or {})).to(dtype)
+        kind, given = resolve_objective(objective), (encoder.hidden_size,)
+        if kind.uses_labels:
+            from fastadv.encoder.classification_head import ClassificationHead
+
+            # Five classes.
+            given = (*given, ClassificationHead(encoder.hidden_size, 5))
+        built = kind(*given, **(objective_options or {})).to(dtype)
         relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
         settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
         detection = None

@@ -143,7 +143,8 @@ def classifier_state(
     config, encoder_state: Dict[str, Tensor], head: ClassificationHead, prefix: str
 ) -> Dict[str, Tensor]:
     """The state dict of transformers' classifier: that of the encoder behind ``prefix``, and the head's."""
-    state = {f"{prefix}.{name}": value for name, value in encoder_state.items()}
+    # A pooler that a caller's encoder may have serves no vector; in BERT's place for it stands the head's inner map.
+    state = {f"{prefix}.{name}": value for name, value in encoder_state.items() if not name.startswith("pooler.")}
     of_head = head.state_dict()
     state.update({key: of_head[name] for name, key in _keys(LAYOUTS[config.model_type]).items()})
     return state

@@ -20,6 +20,7 @@ class InnerLoss:
         keys: of the clean pass; constants here.
         masks: those of the clean pass, repeated in every call; None runs without dropout.
         keys_anew: called for the keys in every call, in place of ``keys``.
+        anchor: (B, D) h of the unperturbed point, a constant, for an objective that compares with it.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class InnerLoss:
         keys: Optional[Keys],
         masks: Optional[DropoutReplay],
         keys_anew: Optional[Callable[[], Keys]] = None,
+        anchor: Optional[Tensor] = None,
     ):
         self._encoder, self._objective, self.batch = encoder, objective, batch
         self._keys = None if keys is None else keys.detach()
-        self._masks, self._keys_anew = masks, keys_anew
+        self._masks, self._keys_anew, self._anchor = masks, keys_anew, anchor
 
     def __call__(self, points: Tensor) -> Tensor:
         keys = self._keys if self._keys_anew is None else self._keys_anew()
@@ -71,6 +73,7 @@ class InnerLoss:
             batch.sentence_ids,
             positive_keys=keys,
             pooled=pooled,
+            anchor=self._anchor,
             labels=batch.labels,
             batch=batch,
         )

@@ -27,6 +27,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys, Objective, Views
 from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation
 
+from .average import AverageModel
 from .batch_search import BatchSearch
 from .clock import no_clock
 from .compiled_passes import CompiledPasses
@@ -64,6 +65,8 @@ class Step(nn.Module):
         fault: what it met then.
         watch: the last forward's vectors, and which of them went wrong.
         clock: times the search and z_adv's pass, where one is given.
+        graphs_serve_once: whether no gradient may be taken through a graph that another will be taken through.
+        average: of encoder and classifier over steps, for an objective that uses it, else None.
     """
 
     def __init__(
@@ -90,12 +93,17 @@ class Step(nn.Module):
         self.fault: Optional[NonFiniteGradient] = None
         self.watch = RowWatch()
         self.clock = no_clock
+        self.graphs_serve_once = False
         self.compute_dtype: Optional[torch.dtype] = None
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
         if objective.uses_adversary:
             self.search = BatchSearch(perturbation, encoder, objective, compile)
+        # Not a module's attribute: DeepSpeed must not find it.
+        self.average: Optional[AverageModel] = None
+        if objective.uses_average:
+            self.average = AverageModel(encoder, objective.classifier, objective.decay_of_average)
 
     @property
     def eta_table(self) -> Optional[EtaTable]:
@@ -149,6 +157,8 @@ class Step(nn.Module):
             labels=batch.labels,
             batch=batch,
             tokens_a_rank=whole.tokens_a_rank,
+            ranks=whole,
+            average_logits=self._average_logits(pieces),
         )
         if query is not None:
             self.watch.see("z", query)
@@ -200,6 +210,12 @@ class Step(nn.Module):
             adversarial_tokens=tokens,
         )
 
+    def _average_logits(self, pieces: list[MicroBatch]) -> Optional[Tensor]:
+        if self.average is None:
+            return None
+        dtype = self.compute_dtype or next(self.encoder.parameters()).dtype
+        return _joined([self.average.logits(piece.batch, dtype) for piece in pieces])
+
     @property
     def _is_frozen(self) -> bool:
         """Whether inner steps have the clean pass's dropout masks."""
@@ -219,7 +235,17 @@ class Step(nn.Module):
             keys,
             masks=piece.masks if self._is_frozen else None,
             keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
+            anchor=self._anchor(piece),
         )
+
+    def _anchor(self, piece: MicroBatch) -> Optional[Tensor]:
+        """h of X itself as inner passes compute it, a constant, for an objective that asks for it."""
+        if not self.objective.uses_anchor:
+            return None
+        if self._is_frozen or piece.has_no_dropout:
+            return piece.pooled.detach()
+        with torch.no_grad():
+            return self.encoder.encode(piece.x(), piece.batch, dropout=False)
 
     def encode(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """h (B, D) of X (T, E), for the loss that the parameters lower."""
@@ -253,9 +279,11 @@ class Step(nn.Module):
         with nullcontext() if piece.is_only else torch.no_grad():
             x = piece.x()
         # Where an inner step at X itself would repeat the pass just made, its graph can serve it. Frozen embeddings
-        # have no graph to X, a compiled pass's serves one backward alone, and checkpoints and pieces keep none.
+        # have no graph to X, a compiled pass's or one at ZeRO 3 serves one backward alone, and checkpoints and pieces
+        # keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
+        keeps_graph = keeps_graph and not self.graphs_serve_once
         has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)
@@ -275,9 +303,11 @@ class Step(nn.Module):
         return torch.stack(losses).sum()
 
     def commit(self) -> None:
-        """After an optimizer step: what the searches found enters the eta table."""
+        """After an optimizer step: what the searches found enters the eta table, the weights the average model."""
         if self.search is not None:
             self.search.commit()
+        if self.average is not None:
+            self.average.update()
         self.objective.commit()
 
     def discard(self) -> None:
@@ -295,7 +325,8 @@ class Step(nn.Module):
             owner.load_state_dict(state)
 
     def _stateful(self) -> list:
-        return [*([] if self.search is None else self.search.stateful()), *self.objective.stateful()]
+        of_search = [] if self.search is None else self.search.stateful()
+        return [*of_search, *([] if self.average is None else [self.average]), *self.objective.stateful()]
 
 
 def _joined(parts: Sequence[Optional[Tensor]]) -> Optional[Tensor]:

@@ -80,6 +80,9 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     # DeepSpeed allots its bucket in full, 5e8 elements, however small the model.
     num_trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     settings["zero_optimization"]["reduce_bucket_size"] = min(MOST_REDUCED_AT_ONCE, max(1, num_trained))
+    if config.engine.zero_stage == 3:
+        # It counts forwards, and fetches a layer's weights for as many backwards: a graph serves one.
+        module.graphs_serve_once = True
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, lr_scheduler=schedule, config=settings)
     if config.engine.zero_stage == 0 and world_size() == 1:
         # The mean over one rank is the gradient itself; DeepSpeed would copy it into a bucket and back for it.
@@ -176,13 +179,13 @@ def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:
     state = {}
     for name, value in module.state_dict().items():
         parameter = parameters.get(name)
-        whole = value if parameter is None else _whole(parameter)
+        whole = value if parameter is None else whole_parameter(parameter)
         state[name] = whole.detach().cpu().clone()
     return state
 
 
-def _whole(parameter: nn.Parameter) -> Tensor:
-    """One parameter in full, and in full precision."""
+def whole_parameter(parameter: nn.Parameter) -> Tensor:
+    """One parameter in full, and in full precision. All ranks call it."""
     if parameter.dtype in (torch.bfloat16, torch.float16):
         master = getattr(parameter, "before_rounding", None)
         if master is None and (hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")):

@@ -8,10 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fastadv.evaluation.charts import PRINT, STYLE, draw_frame
+from fastadv.evaluation.charts import PRINT, STYLE, frame
 
 _MARKERS = "osD^vP*X"
 _NUM_COLOURS = 10
+_LEAST_SHOWN = 1e-3
+"""of the largest singular value: a direction that LayerNorm takes out is 10⁻⁸, and would flatten all others"""
 
 
 def geometry_png(record: dict, path: Path) -> None:
@@ -38,7 +40,7 @@ def short_names(models: List[str]) -> List[str]:
 
 
 def _draw_plane(axes: Axes, record: dict, names: List[str]) -> None:
-    draw_frame(axes, "alignment and uniformity: both lower is better", "uniformity", PRINT)
+    frame(axes, "alignment and uniformity: both lower is better", "uniformity", PRINT)
     axes.set_ylabel(f"alignment ({record['positives']})", color=PRINT.muted)
     for i, row in enumerate(record["models"]):
         # Of a model without dropout there is no alignment by two masks: its uniformity stands at the axis.
@@ -63,7 +65,7 @@ def _draw_plane(axes: Axes, record: dict, names: List[str]) -> None:
 
 
 def _draw_spectrum(axes: Axes, record: dict, names: List[str]) -> None:
-    draw_frame(axes, "singular values of the centred vectors", "rank", PRINT)
+    frame(axes, "singular values of the centred vectors", "rank", PRINT)
     axes.set_ylabel("singular value / √N", color=PRINT.muted)
     for i, row in enumerate(record["models"]):
         values = [value for value in row["spectrum"] if value > 0]
@@ -72,6 +74,8 @@ def _draw_spectrum(axes: Axes, record: dict, names: List[str]) -> None:
         axes.plot(range(1, len(values) + 1), values, color=_colour(i), linewidth=1.8, label=label)
     axes.set_yscale("log")
     axes.set_xscale("log")
+    largest = max(max(row["spectrum"], default=0.0) for row in record["models"])
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_SHOWN * largest))
     legend = axes.legend(frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_color(PRINT.ink)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 
+from .ranks import ALONE, Ranks
+
 if TYPE_CHECKING:
     from .rtd import DetectionOptions
 
@@ -26,6 +28,9 @@ SHIPPED = {
     "fine_tuning": "fastadv.objectives.fine_tuning:FineTuning",
     "adversarial_training": "fastadv.objectives.adversarial_training:AdversarialTraining",
     "scal": "fastadv.objectives.scal:SCAL",
+    "carl": "fastadv.objectives.carl:CARL",
+    "rar": "fastadv.objectives.rar:RAR",
+    "smart": "fastadv.objectives.smart:SMART",
 }
 
 
@@ -92,12 +97,19 @@ class Views:
     """(B, D) h of the adversarial pass; where `uses_adversary`"""
     adversarial_tokens: Optional[Tensor] = None
     """(T, D) last hidden states of the adversarial pass; where `uses_adversarial_tokens`, and of N passes the last"""
+    anchor: Optional[Tensor] = None
+    """(B, D) in the inner loss alone: h of the unperturbed point under the inner passes' masks, a constant; where
+    `uses_anchor`"""
+    average_logits: Optional[Tensor] = None
+    """(B, C) of the average model, constants; where `uses_average`"""
     labels: Optional[Tensor] = None
     """(B,) int64, the class of each sentence; None where there are none"""
     batch: Optional[PackedBatch] = None
     """the sentences themselves"""
     tokens_a_rank: Optional[float] = None
     """real tokens of the global batch over ranks; None on one process"""
+    ranks: Ranks = ALONE
+    """the ranks that share the global batch"""
     last_pass: float = 1.0
     """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
     the last and 0 on the others; 1 where there are no such passes"""
@@ -122,6 +134,10 @@ class RunFacts:
     seed: int = 0
     row_labels: Optional[np.ndarray] = None
     """(num_rows,) int64, the class of each; None where there are none"""
+    accumulation_steps: int = 1
+    """batches of an optimizer step"""
+    ranks: Ranks = ALONE
+    """who else takes part, for state that is shared out"""
 
 
 class Objective(nn.Module):
@@ -137,11 +153,20 @@ class Objective(nn.Module):
     """whether a perturbation is searched and z_adv computed"""
     uses_clean = True
     """whether the clean pass is made: not where the loss is of z_adv alone; may be set by the constructor"""
+    uses_anchor = False
+    """whether the inner loss compares with the unperturbed point; may be set by the constructor"""
+    uses_average = False
+    """whether an average of encoder and ``classifier`` over steps is kept, which moves by `decay_of_average` and whose
+    logits the loss has; may be set by the constructor"""
     uses_adversarial_tokens = False
     """whether the adversarial pass hands out its token states too"""
     uses_labels = False
     """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
+    perturbation_methods: Optional[tuple[str, ...]] = None
+    """values of perturbation.method that the system is made of; None: all"""
+    raised_term: Optional[str] = None
+    """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 
@@ -157,12 +182,23 @@ class Objective(nn.Module):
         """The loss the perturbation raises: a scalar, SUMMED over rows, each row's part of its own vector only.
 
         ``views`` has the perturbed point's ``query`` and ``pooled``, ``sentence_ids``, ``labels``, ``batch``, and
-        ``positive_keys`` as constants.
+        ``positive_keys`` and ``anchor`` as constants.
         """
         raise NotImplementedError
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss the parameters lower (a scalar), and its terms by name, detached."""
+        raise NotImplementedError
+
+    def bind(self, encoder: nn.Module) -> None:
+        """Once, behind the constructor: for parameters whose sizes are the encoder's, and those that both use.
+
+        A parameter of the encoder's must not become one of the objective's, which would register it twice: keep the
+        way to it, not the parameter. ``encoder.word_embeddings`` is (V, E).
+        """
+
+    def decay_of_average(self, step: int) -> float:
+        """What is left of the average model in optimizer step ``step``, counted from 1; where `uses_average`."""
         raise NotImplementedError
 
     def begin(self, run: RunFacts) -> None:

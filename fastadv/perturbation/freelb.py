@@ -7,6 +7,7 @@ So the N perturbed points all train, and no pass is made for the search alone. W
 losses, another thing than the loss at the last point, which ``exact`` lowers.
 """
 
+from dataclasses import dataclass
 from typing import Callable, Optional, Sequence
 
 import torch
@@ -21,25 +22,54 @@ PassLoss = Callable[[Tensor, int], Tensor]
 """(points (T, E), pass from 1) → the loss that training lowers, a scalar"""
 
 
+@dataclass(frozen=True)
+class FreePasses:
+    """What N passes found: constants, but for ``last``."""
+
+    value: Tensor
+    """scalar: 1/N of the losses of the passes whose gradients were taken"""
+    by_x: Optional[Tensor]
+    """(T, E) the gradient of ``value`` by X; None where no gradient was taken"""
+    by_inputs: list[Optional[Tensor]]
+    """those by the inputs, None where an input has no say; all are summed in float32 at least"""
+    last: Optional[Tensor]
+    """scalar: 1/N of the last pass' loss with its graph, where that was kept, and its gradients were not taken"""
+    found: Perturbation
+    """the last pass' perturbation"""
+
+
 def free_passes(
-    start: Chains, x: Tensor, loss: PassLoss, inputs: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, list[Optional[Tensor]], Perturbation]:
+    start: Chains,
+    x: Tensor,
+    loss: PassLoss,
+    inputs: Sequence[Tensor],
+    keeps_last: bool = False,
+    raised: Optional[Sequence[Tensor]] = None,
+) -> FreePasses:
     """N passes from ``start``, N of its config.
 
     Args:
         x: (T, E) embeddings.
         loss: its gradient by the points moves the perturbation; only its direction counts, not its size.
         inputs: what the gradients are wanted by, beside ``x``: parameters, and views that all passes share.
-
-    Returns:
-        the mean loss, a constant; its gradient by ``x`` (T, E); those by ``inputs``, None where an input has no say;
-        and the last pass's perturbation. Gradients are summed in float32 at least.
+        keeps_last: leave the last pass with its graph, back to ``x`` itself, to the caller's backward. Whether its
+            gradient is finite is then not looked at here.
+        raised: what the trace takes for each pass's loss, appended by ``loss``, where that has terms the search does
+            not raise.
     """
     config, trace, chains = start.around.config, Trace(start), start
     num_passes, num_sentences = config.num_inner_steps, start.around.batch.num_sentences
     values: list[Tensor] = []
     sums: list[Optional[Tensor]] = [None] * (1 + len(inputs))
+    last: Optional[Tensor] = None
     for t in range(1, num_passes + 1):
+        if keeps_last and t == num_passes:
+            point = perturbed(x, chains.shift)
+            with torch.enable_grad():
+                value = loss(point if point.requires_grad else point.requires_grad_(), t)
+                last = value / num_passes
+            trace.losses.append((raised[-1] if raised else value.detach()) * num_sentences)
+            break
         point = perturbed(x.detach(), chains.shift).requires_grad_()
         with torch.enable_grad():
             value = loss(point, t)
@@ -51,12 +81,13 @@ def free_passes(
         grad = Gradients.shared(chains.around.of_active(grads[0]))
         values.append(value.detach())
         # A trace has sums over sentences, a pass's loss is a mean.
-        trace.add(t, grad, values[-1] * num_sentences)
+        trace.add(t, grad, (raised[-1] if raised else values[-1]) * num_sentences)
         del grads, value
         if t < num_passes:
             chains = chains.move(t, grad)
-    mean = torch.stack(values).to(wide(x.dtype)).mean()
-    return mean, sums[0], sums[1:], Perturbation.of(chains, trace)
+    wide_type = wide(x.dtype)
+    value = torch.stack(values).to(wide_type).sum() / num_passes if values else x.new_zeros((), dtype=wide_type)
+    return FreePasses(value, sums[0], sums[1:], last, Perturbation.of(chains, trace))
 
 
 def with_gradients(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Optional[Tensor]]) -> Tensor:

@@ -76,6 +76,9 @@ def memory(
             host += width * total / num_ranks
         else:
             weights += piece
+    if costs.objective.uses_average:
+        # Whole on every rank.
+        weights += 4 * total
     optimizer = (8 + (4 if stage > 0 else 0)) * share
     gradients = width * (share if stage > 1 else trained)
     if getattr(config.engine, "offload_optimizer", "none") == "cpu" and stage > 0:

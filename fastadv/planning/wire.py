@@ -8,6 +8,7 @@ scattered, and twice that where everybody gets the sum. Other algorithms send at
     gradients of keys   all_reduce   4 * D a row, for each set
     gradients           all_reduce at stages 0 to 2, reduce_scatter at 3: a number a trained parameter
     weights             all_gather   a number a trained parameter at stages 1 and 2, a parameter at 3
+    average model       all_gather at stage 3, all_reduce in bf16 at 1 and 2: 4 a trained parameter
     eta table           all_gather   (16 + 4 * E) a word of the rank that has most different ones, times ranks
 
 Nothing is sent in inner steps, so N has no say, but under ``reuse: free``, whose every pass has keys of its own.
@@ -81,6 +82,9 @@ def traffic(
         found.append(("weights", "all_gather", parameters.trained * narrow))
     elif stage == 3:
         found.append(("weights", "all_gather", parameters.total * narrow))
+    if costs.objective.uses_average and (stage == 3 or (stage > 0 and narrow < 4)):
+        # Of what is trained, in full precision; stages 1 and 2 have it whole but in bfloat16.
+        found.append(("average model", "all_gather" if stage == 3 else "all_reduce", 4 * parameters.trained))
     norms = {0: 0, 1: 8, 2: 8, 3: 16}[stage]
     found.append(("losses, norms and stop", "all_reduce", 4 * config.train.accumulation_steps + norms + 8))
     found.append(("metrics", "all_gather", METRICS_BYTES * num_ranks / config.train.log_every))

@@ -7,20 +7,32 @@ import torch
 from fastadv.config import Config, PerturbationConfig
 from fastadv.encoder import Encoder
 from fastadv.encoder.source import find_model
+from fastadv.objectives import resolve_objective
 from fastadv.planning.costs import BatchSize, StepCosts
 from fastadv.planning.wire import traffic
 from tests.conftest import write_tiny_bert
 from tests.ranks.counted import CASES, DESCENT, WIRE, WIRE_OF_TWO, counted_on, sgd_losses
 from tests.ranks.mutants import MUTANTS
 from tests.ranks.start import run_ranks
-from tests.ranks.steps import BATCHES, DOUBLE, SENTENCES, has_stage, make_step, plain, same_tokens_replaced, signs
+from tests.ranks.steps import (
+    BATCHES,
+    DOUBLE,
+    NUM_CLASSES,
+    SENTENCES,
+    has_stage,
+    make_step,
+    plain,
+    same_tokens_replaced,
+    share_of,
+    signs,
+)
 
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
     """Loss, gradients and table on the whole batch, in plain torch; signs of sign steps go to ``recorded``."""
     step = make_step(folder, case, dtype)
     with same_tokens_replaced(), signs(recorded):
-        loss = step(step.encoder.pack(SENTENCES[:num_rows]))
+        loss = step(share_of(step.encoder, num_rows, 0, 1))
     loss.backward()
     step.commit()
     return {"loss": loss.detach(), **{n: p.grad for n, p in step.named_parameters()}, **step.extra_state_dict()}
@@ -33,8 +45,8 @@ def assert_near(found, expected, share, where):
     rounding: such a tensor is held to the share of the largest gradient's norm.
     """
     assert found.keys() == expected.keys()
-    states = "loss", "eta_table", "adaptive_reuse"
-    largest = max(value.norm() for name, value in expected.items() if name not in states)
+    states = "loss", "eta_table", "adaptive_reuse", "average_model"
+    largest = max(value.norm() for name, value in expected.items() if not name.startswith(states))
     for name, value in expected.items():
         if not value.is_floating_point():
             assert torch.equal(found[name], value), (where, name)
@@ -79,7 +91,10 @@ def test_deepspeed_at_every_stage(ranks, expected):
             if not has_stage(case, stage):
                 continue
             key = f"{case}, stage {stage}, {num_rows} rows"
-            assert_near(found["deepspeed"][key], expected[1][case, num_rows], 1e-6, f"{key}, {num_ranks} ranks")
+            # SMART attacks a difference of nearly equal numbers: in float32 its gradients are within 1.5e-6 of those in
+            # float64, whatever the ranks. There, below, all are equal.
+            share = 3e-6 if case == "smart" else 1e-6
+            assert_near(found["deepspeed"][key], expected[1][case, num_rows], share, f"{key}, {num_ranks} ranks")
 
 
 def test_plain_torch_in_float64_with_sign_steps(ranks, expected):
@@ -110,7 +125,10 @@ PARTS = {
 
 def expected_of(encoder_folder, case, stage, precision, num_ranks, num_words):
     objective, options, perturbation = CASES[case]
-    config = Config(objective=objective, objective_options={**options, "temperature": 0.5})
+    if not resolve_objective(objective).uses_labels:
+        options = {**options, "temperature": 0.5}
+    config = Config(objective=objective, objective_options=options)
+    config.data.label_names = [str(name) for name in range(NUM_CLASSES)]
     config.perturbation = PerturbationConfig(**perturbation)
     config.engine.zero_stage, config.engine.precision = stage, precision
     config.train.batch_size = len(SENTENCES)

@@ -66,7 +66,7 @@ def test_stopped_after_any_step_and_resumed(make_config, step_lines, stage, prec
 
 @pytest.mark.parametrize(
     "reuse, stage, precision",
-    [("adaptive", 0, "fp32"), ("adaptive", 3, "fp32"), ("free", 0, "fp32"), ("free", 1, "bf16"), ("free", 2, "fp32")],
+    [("adaptive", 0, "fp32"), ("adaptive", 3, "fp32"), ("free", 0, "fp32"), ("free", 2, "bf16"), ("free", 3, "fp32")],
     ids=str,
 )
 def test_stopped_and_resumed_under_every_reuse(make_config, step_lines, reuse, stage, precision, stop_after):

@@ -19,6 +19,7 @@ the derivative is exactly 0. The head's tanh is the product's own and stays far 
 """
 
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class Sentence:
     tokens: tuple
     special: tuple
     identity: int
+    label: Optional[int] = None
+    """its class, where there are classes"""
 
     @property
     def length(self):

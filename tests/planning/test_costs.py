@@ -9,12 +9,14 @@ from bench.step_cost import StepCounter, bytes_of, measure_costs
 from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder import Encoder
+from fastadv.encoder.classification_head import ClassificationHead
 from fastadv.encoder.depth import freeze_layers
 from fastadv.encoder.lora import add_lora
 from fastadv.encoder.source import find_model
 from fastadv.engine.optimizer import build_optimizer
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
+from fastadv.objectives.base import RunFacts
 from fastadv.objectives.rtd import build_detection
 from fastadv.planning.cards import CARDS, find_card, peak_flops
 from fastadv.planning.costs import BatchSize, StepCosts, step_flops
@@ -26,6 +28,7 @@ from fastadv_kernels import backend
 RELATIVE = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 RTD = {"rtd_generator": "unigram"}
 FGM = {"method": "fgm", "epsilon_relative": 0.1}
+SMART = {"method": "pgd", "num_steps": 2, "start": "normal", "sigma": 0.05, "epsilon": 0.1, "alpha": 0.1}
 CASES = {
     "simcse": ("simcse", {}, {}, {}),
     "simcse, mean pooling, no head": ("simcse", {"head": "none"}, {}, {"pooling": "mean"}),
@@ -51,6 +54,12 @@ CASES = {
     "none, no eta": ("robustsentembed", {}, {**RELATIVE, "num_steps": 2, "reuse": "none", "use_eta": False}, {}),
     "free, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1, "reuse": "free"}, {}),
     "free, N = 5, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5, "reuse": "free"}, {}),
+    "freelb, N = 3": ("adversarial_training", {"weight_clean": 0.0}, {"method": "freelb", "num_steps": 3}, {}),
+    "smart": ("smart", {}, {**SMART, "inner_dropout": "frozen"}, {"dropout": 0.1}),
+    "smart, dropout off inside": ("smart", {}, {**SMART, "inner_dropout": "off"}, {"dropout": 0.1}),
+    "smart, no dropout": ("smart", {}, SMART, {"dropout": 0.0}),
+    "smart, reference": ("smart", {}, {**SMART, "reuse": "none"}, {"dropout": 0.0}),
+    "smart, no average": ("smart", {"weight_momentum": 0.0}, SMART, {"dropout": 0.0}),
     "adaptive, N = 1": ("robustsentembed", {}, {**RELATIVE, "num_steps": 1, "reuse": "adaptive"}, {}),
     "adaptive, N = 5, detection": ("robustsentembed", RTD, {**RELATIVE, "num_steps": 5, "reuse": "adaptive"}, {}),
 }
@@ -82,7 +91,7 @@ def make_batch(num_sentences=24, longest=20):
     lengths = [longest - (3 * i) % 13 for i in range(num_sentences)]
     ids = [[3 + (7 * i + j) % 96 for j in range(length)] for i, length in enumerate(lengths)]
     special = [[j in (0, length - 1) for j in range(length)] for length in lengths]
-    return PackedBatch.from_token_lists(ids, special)
+    return PackedBatch.from_token_lists(ids, special, labels=[i % 2 for i in range(num_sentences)])
 
 
 def make_config(case):
@@ -101,7 +110,11 @@ def make_step(config, hf_config, of_encoder=(), of_step=()):
     encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path, **dict(of_encoder))
     if asked.num_frozen_layers is not None:
         freeze_layers(encoder.hf, asked.num_frozen_layers)
-    objective = resolve_objective(config.objective)(encoder.hidden_size, **config.objective_options)
+    kind, given = resolve_objective(config.objective), (encoder.hidden_size,)
+    if kind.uses_labels:
+        given = (*given, ClassificationHead(encoder.hidden_size, 2))
+    objective = kind(*given, **config.objective_options)
+    objective.begin(RunFacts(num_rows=24, batches_per_epoch=1, total_steps=20))
     detection = None
     if objective.detection is not None:
         counts = torch.ones(encoder.vocab_size, dtype=torch.int64)

@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 
 from fastadv.engine import processes, zero
+from fastadv.engine.average import AverageModel
 from fastadv.engine.gather import GlobalBatch, _GatherRows
 from fastadv.perturbation import EtaTable
-from tests.ranks.steps import _RTD, _SIZES, CASES, SENTENCES, make_config, make_step, share_of
+from tests.ranks.steps import _RTD, _SIZES, CASES, SENTENCES, everything_cut, make_config, make_step, share_of
 
 NUM_SGD_STEPS = 20
 # Twenty steps of gradient descent.
@@ -20,7 +21,12 @@ for _num_steps in (1, 5):
     CASES[f"pgd, N = {_num_steps}"] = ("robustsentembed", _RTD, _search)
 # Whose bytes are counted: (stage, precision, case), at world sizes 2 and 4, and at 2 alone.
 WIRE = [(stage, "fp32", f"pgd, N = {num_steps}") for stage in range(4) for num_steps in (1, 5)]
-WIRE_OF_TWO = [*((stage, "bf16", "pgd, N = 1") for stage in (1, 2, 3)), (0, "fp32", "simcse"), (0, "fp32", "free")]
+WIRE_OF_TWO = [
+    *((stage, "bf16", "pgd, N = 1") for stage in (1, 2, 3)),
+    (0, "fp32", "simcse"),
+    (0, "fp32", "free"),
+    (3, "fp32", "free"),
+]
 
 
 def counted_on(num_ranks: int) -> list[tuple[int, str, str]]:
@@ -32,15 +38,7 @@ def payload(folder, case, stage, precision, counter):
     """Bytes of the third step by part and function, and the number of different words of each rank."""
     rank, num_ranks = processes.rank(), processes.world_size()
     step = make_step(folder, case)
-    deepspeed_config = zero.deepspeed_config
-
-    def fetching(*arguments):
-        # DeepSpeed never takes apart what is smaller than 100,000 elements, as everything here is.
-        made = deepspeed_config(*arguments)
-        made["zero_optimization"]["stage3_param_persistence_threshold"] = 0
-        return made
-
-    with mock.patch.object(zero, "deepspeed_config", fetching):
+    with everything_cut():
         engine = zero.initialise(step, make_config(stage, precision), 10)
     batch = share_of(step.encoder, len(SENTENCES), rank, num_ranks)
     patches = [
@@ -50,6 +48,7 @@ def payload(folder, case, stage, precision, counter):
             _GatherRows, "backward", staticmethod(counter.tagging("gradients of keys", _GatherRows.backward))
         ),
         mock.patch.object(EtaTable, "commit", counter.tagging("eta table", EtaTable.commit)),
+        mock.patch.object(AverageModel, "update", counter.tagging("average model", AverageModel.update)),
         mock.patch.object(engine, "backward", counter.tagging("gradients", engine.backward)),
         mock.patch.object(engine, "step", counter.tagging("weights", engine.step)),
     ]

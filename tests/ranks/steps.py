@@ -8,8 +8,11 @@ import torch
 from fastadv.config import Config, PerturbationConfig
 from fastadv.data.batching import rank_rows
 from fastadv.encoder import Encoder
+from fastadv.encoder.classification_head import ClassificationHead
+from fastadv.engine import zero
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
+from fastadv.objectives.base import RunFacts
 from fastadv.objectives.rtd import Corrupted, ReplacedTokenDetection, build_detection
 
 # Rows 1 and 6 are one sentence, on different ranks.
@@ -24,6 +27,9 @@ SENTENCES = (
     "every scene was sad and slow",
 )
 
+LABELS = (3, 0, 4, 1, 2, 2, 0, 4)
+NUM_CLASSES = 5
+
 _SIZES = {"epsilon_relative": 0.2, "alpha": 1.0, "beta": 0.4, "gamma": 0.7, "num_steps": 2, "sigma": 0.0}
 _RTD = {"rtd_generator": "unigram", "weight_rtd": 0.5, "weight_adversarial": 0.5}
 CASES = {
@@ -32,6 +38,8 @@ CASES = {
     "pgd": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2"}),
     "adaptive": ("robustsentembed", _RTD, {**_SIZES, "num_steps": 3, "rho": 1.0, "norm": "l2", "reuse": "adaptive"}),
     "free": ("robustsentembed", _RTD, {**_SIZES, "rho": 1.0, "norm": "l2", "reuse": "free"}),
+    "freelb": ("adversarial_training", {"weight_clean": 0.0}, {**_SIZES, "method": "freelb", "num_steps": 3}),
+    "smart": ("smart", {}, {**_SIZES, "method": "pgd", "norm": "l2", "sigma": 0.3, "start": "normal"}),
     "signs": ("robustsentembed", {"weight_adversarial": 0.5}, _SIZES),
 }
 # How a case is computed; its result is that of the case before the comma on one process.
@@ -44,18 +52,36 @@ SAVING = {
 
 def plain(case: str) -> str:
     """The case without what saves memory."""
-    return case.partition(",")[0]
+    return case.partition(",")[0] if case in SAVING else case
 
 
 def has_stage(case: str, stage: int) -> bool:
-    """Stage 3 leaves no rank the parameters that free passes take gradients by, nor a layer's for its second run."""
-    return stage < 3 or (case != "free" and "checkpointed" not in case)
+    """Stage 3 leaves no rank a layer's parameters for its second run."""
+    return stage < 3 or "checkpointed" not in case
+
+
+@contextmanager
+def everything_cut():
+    """Engines made inside cut up every parameter at stage 3.
+
+    DeepSpeed leaves whole what is smaller than 100,000 elements, as everything here is.
+    """
+    made = zero.deepspeed_config
+
+    def cutting(*arguments):
+        settings = made(*arguments)
+        settings["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+        return settings
+
+    with mock.patch.object(zero, "deepspeed_config", cutting):
+        yield
 
 
 # Every case on seven rows, which leave the ranks unequal shares (3 and 4; 1, 2, 2 and 2), and the longest one on all.
 BATCHES = [*((case, 7) for case in CASES), ("pgd", 8), *((case, 7) for case in SAVING)]
 # In float64, with signs of its own.
 DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7), ("pgd, in pieces", 7), ("adaptive, in pieces", 7)]
+DOUBLE += [("freelb", 7), ("smart", 7)]
 
 
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
@@ -67,8 +93,13 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
         folder, dtype=dtype, dropout=0.0, pooling="mean", checkpoint_activations=is_checkpointed
     )
     torch.manual_seed(1)
-    # At the usual 0.05 a rounding of a cosine (6e-8) is 20 times that in a logit, and so in every gradient.
-    built = resolve_objective(objective)(encoder.hidden_size, temperature=0.5, **options).to(dtype)
+    kind = resolve_objective(objective)
+    if kind.uses_labels:
+        built = kind(encoder.hidden_size, ClassificationHead(encoder.hidden_size, NUM_CLASSES), **options).to(dtype)
+        built.begin(RunFacts(num_rows=len(SENTENCES), batches_per_epoch=1, total_steps=20))
+    else:
+        # At the usual 0.05 a rounding of a cosine (6e-8) is 20 times that in a logit, and so in every gradient.
+        built = kind(encoder.hidden_size, temperature=0.5, **options).to(dtype)
     detection = None
     if built.detection is not None:
         detection = build_detection(built.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
@@ -76,6 +107,10 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     if step.eta_table is not None:
         step.eta_table.table.normal_(std=0.1)
         step.eta_table.load_state_dict({"eta_table": step.eta_table.table.clone()})
+    if step.average is not None:
+        # Another model than the one it is the average of.
+        moved = {name: 1.1 * value for name, value in step.average.state_dict().items()}
+        step.average.load_state_dict({**moved, "average_model.num_updates": torch.tensor(0)})
     return step
 
 
@@ -88,18 +123,31 @@ def make_config(stage: int, precision: str = "fp32") -> Config:
 
 
 def share_of(encoder: Encoder, num_rows: int, rank: int, num_ranks: int):
-    return encoder.pack(SENTENCES[:num_rows][rank_rows(num_rows, rank, num_ranks)])
+    rows = rank_rows(num_rows, rank, num_ranks)
+    return encoder.pack(SENTENCES[:num_rows][rows], LABELS[:num_rows][rows])
 
 
 @contextmanager
 def same_tokens_replaced():
-    """Replaced token detection by a rule, where a generator would draw by the rank."""
+    """Replaced token detection and normal starts of delta by a rule, where a generator would draw by the rank."""
+    from fastadv.perturbation import chains
+
+    drawn = chains.start_delta
 
     def corrupt(self, batch):
         replaced = ~batch.is_special & (batch.input_ids % 3 == 0)
         return Corrupted(torch.where(replaced, batch.input_ids + 1, batch.input_ids), replaced)
 
-    with mock.patch.object(ReplacedTokenDetection, "corrupt", corrupt):
+    def start(x, batch, sigma, sizes, norm, active, kind):
+        if kind != "normal":
+            return drawn(x, batch, sigma, sizes, norm, active, kind)
+        columns = torch.arange(x.shape[1], dtype=x.dtype)
+        return sigma * torch.sin(batch.input_ids[:, None] + batch.position_ids[:, None] * columns)
+
+    with (
+        mock.patch.object(ReplacedTokenDetection, "corrupt", corrupt),
+        mock.patch.object(chains, "start_delta", start),
+    ):
         yield
 
 
