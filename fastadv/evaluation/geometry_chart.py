@@ -12,6 +12,8 @@ from fastadv.evaluation.charts import PRINT, STYLE, frame
 
 _MARKERS = "osD^vP*X"
 _NUM_COLOURS = 10
+_LEAST_SHOWN = 1e-3
+"""of the largest singular value: a direction that LayerNorm takes out is 10⁻⁸, and would flatten all others"""
 
 
 def geometry_png(record: dict, path: Path) -> None:
@@ -72,6 +74,8 @@ def _draw_spectrum(axes: Axes, record: dict, names: List[str]) -> None:
         axes.plot(range(1, len(values) + 1), values, color=_colour(i), linewidth=1.8, label=label)
     axes.set_yscale("log")
     axes.set_xscale("log")
+    largest = max(max(row["spectrum"], default=0.0) for row in record["models"])
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_SHOWN * largest))
     legend = axes.legend(frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_color(PRINT.ink)
