@@ -14,6 +14,7 @@ _HOMES = {
     "EtaTable": "fastadv.perturbation",
     "Objective": "fastadv.objectives",
     "Step": "fastadv.engine.step",
+    "Classifier": "fastadv.encoder.classifier",
     "Trainer": "fastadv.engine.loop",
     "Callback": "fastadv.engine.callbacks",
     "UserError": "fastadv.errors",

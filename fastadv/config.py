@@ -313,8 +313,8 @@ class Config:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     objective: str = "robustsentembed"
-    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart; or your own
-    as my_package.my_module:MyObjective"""
+    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar;
+    or your own as my_package.my_module:MyObjective"""
     objective_options: Dict[str, Any] = field(default_factory=dict)
     """the objective's own options: keyword arguments of its class"""
     perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)

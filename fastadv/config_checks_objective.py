@@ -13,6 +13,7 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
         UserError: one line with the key, its value and what is allowed.
     """
     _check_labels(config, objective)
+    _check_method(config, objective)
     if objective.uses_anchor:
         _check_start(config)
     _check_dev(config)
@@ -37,6 +38,14 @@ def _check_labels(config: Config, objective: type[Objective]) -> None:
         raise UserError(
             f"encoder.pooling = {config.encoder.pooling}: expected cls where objective is {name}, whose classification "
             "head reads the first token"
+        )
+
+
+def _check_method(config: Config, objective: type[Objective]) -> None:
+    method, allowed = config.perturbation.method, objective.perturbation_methods
+    if allowed is not None and method not in allowed:
+        raise UserError(
+            f"perturbation.method = {method}: expected {' or '.join(allowed)} where objective is {config.objective}"
         )
 
 

@@ -164,6 +164,11 @@ class Encoder(nn.Module):
         return self.hf.get_input_embeddings().num_embeddings
 
     @property
+    def word_embeddings(self) -> Tensor:
+        """(V, E) the word embeddings themselves, a parameter; inside `computing_in` it may be a copy."""
+        return self.hf.get_input_embeddings().weight
+
+    @property
     def num_token_types(self) -> int:
         """How many kinds of token the model tells apart; below 2 it does not tell the texts of a pair apart by them."""
         return getattr(self.hf.config, "type_vocab_size", 0)

@@ -15,6 +15,7 @@ from fastadv.data.labels import LabelMap, describe_classes
 from fastadv.data.mixture import JoinedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
+from fastadv.engine.gather import AllRanks
 from fastadv.engine.processes import first_rank_first, rank, world_size
 from fastadv.engine.step import Step
 from fastadv.errors import UserError
@@ -205,6 +206,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
     if objective_class.uses_labels:
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
+    objective.bind(encoder)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
@@ -254,8 +256,15 @@ def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
 def run_facts(config: Config, data: TrainingData) -> RunFacts:
     """What an objective may know of the run."""
     labels = None if data.label_map is None else data.text.labels
-    order = data.order
-    return RunFacts(len(data.text), order.batches_per_epoch, data.total_steps, config.train.seed, labels)
+    return RunFacts(
+        num_rows=len(data.text),
+        batches_per_epoch=data.order.batches_per_epoch,
+        total_steps=data.total_steps,
+        seed=config.train.seed,
+        row_labels=labels,
+        accumulation_steps=config.train.accumulation_steps,
+        ranks=AllRanks(),
+    )
 
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:

@@ -52,6 +52,7 @@ def free_loss(
     )
     loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
+    raised: list[Tensor] = []
     start = step.search.adversary.start(x.detach(), batch, eta)
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
@@ -60,8 +61,10 @@ def free_loss(
         is_first, is_last = t == 1, t == num_passes
         with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
             tokens = None
-            if is_last and objective.uses_adversarial_tokens:
+            if objective.uses_adversarial_tokens:
+                # In every pass: where first tokens alone are encoded, the last layer's masks are of another shape.
                 pooled, tokens = encoder.encode_with_tokens(points, batch)
+                tokens = tokens if is_last else None
             else:
                 pooled = encoder.encode(points, batch)
             last_pass = float(num_passes) if is_last else 0.0
@@ -72,10 +75,12 @@ def free_loss(
             step.watch.see("z_adv", of_pass.adversarial)
         for name, value in found.items():
             terms[name].append(value)
+        if objective.raised_term is not None:
+            raised.append(found[objective.raised_term])
         return loss
 
     inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
-    passes = free_passes(start, x, loss_of_pass, inputs, keeps_last)
+    passes = free_passes(start, x, loss_of_pass, inputs, keeps_last, raised)
     gradients, weight_rtd = list(passes.by_inputs), None
     if loss_rtd is not None:
         weight_rtd = gradients.pop()
@@ -83,9 +88,12 @@ def free_loss(
             # On the way to L_RTD alone, so that no pass runs backward here.
             (of_last,) = torch.autograd.grad(passes.last, loss_rtd, retain_graph=True)
             weight_rtd = of_last if weight_rtd is None else weight_rtd + of_last
-    # Frozen embeddings have no graph to X.
-    delivered = [*leaves.originals, *parameters, *([x] if x.requires_grad else [])]
-    loss = with_gradients(passes.value, delivered, [*gradients, *([passes.by_x] if x.requires_grad else [])])
+    of_views, of_parameters = gradients[: len(leaves.made)], gradients[len(leaves.made) :]
+    # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.
+    read = [(view, grad) for view, grad in zip(leaves.originals, of_views, strict=True) if grad is not None]
+    read += [(x, passes.by_x)] if x.requires_grad else []
+    delivered = [*[view for view, _ in read], *parameters]
+    loss = with_gradients(passes.value, delivered, [*[grad for _, grad in read], *of_parameters])
     if passes.last is not None:
         loss = loss + passes.last
     return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, passes.found, weight_rtd

@@ -13,11 +13,22 @@ from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
 from fastadv.objectives.base import Keys
+from fastadv.objectives.ranks import Ranks
 
 from .processes import rank, world_size
 
 
-class GlobalBatch:
+class AllRanks(Ranks):
+    """The ranks of this run, as objectives meet them."""
+
+    def __init__(self):
+        self.num_ranks, self.rank = world_size(), rank()
+
+    def stack(self, values: Tensor) -> Tensor:
+        return gather_rows(values[None], [1] * self.num_ranks)
+
+
+class GlobalBatch(AllRanks):
     """Rows and tokens of all ranks' shares of one batch. All ranks make it together.
 
     Attributes:
@@ -28,7 +39,7 @@ class GlobalBatch:
     """
 
     def __init__(self, batch: PackedBatch):
-        self.num_ranks, self.rank = world_size(), rank()
+        super().__init__()
         counts = [[batch.num_sentences, batch.num_tokens]]
         if self.num_ranks > 1:
             own = torch.tensor(counts[0], device=batch.input_ids.device)
@@ -46,6 +57,9 @@ class GlobalBatch:
     def tokens_a_rank(self) -> float:
         """The same for tokens."""
         return self.num_tokens / self.num_ranks
+
+    def gather(self, values: Tensor) -> Tensor:
+        return gather_rows(values, self.rows)
 
     def gather_keys(self, vectors: Tensor, sentence_ids: Tensor) -> Keys:
         """Keys (M, D) of all ranks' ``vectors`` (B, D), with their graph, and ``sentence_ids`` (B,)."""

@@ -157,6 +157,7 @@ class Step(nn.Module):
             labels=batch.labels,
             batch=batch,
             tokens_a_rank=whole.tokens_a_rank,
+            ranks=whole,
             average_logits=self._average_logits(pieces),
         )
         if query is not None:

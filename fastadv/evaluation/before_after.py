@@ -89,7 +89,7 @@ def measure(
     vectors = _clean_vectors(encoder, held_out.sentences, batch_size)
     result: Measurement = {
         "vectors": vectors,
-        "alignment": _dropout_distances(encoder, held_out.sentences, batch_size, cfg.seed),
+        "alignment": dropout_distances(encoder, held_out.sentences, batch_size, cfg.seed),
     }
 
     def cosine_loss(rows: Sequence[int]) -> Loss:
@@ -254,7 +254,7 @@ def _clean_vectors(encoder, texts: Sequence[str], batch_size: int) -> np.ndarray
     return vectors
 
 
-def _dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int) -> np.ndarray:
+def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int) -> np.ndarray:
     """(N,) squared distance of a sentence's unit vectors under two dropout masks; the masks come from ``seed``."""
 
     def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 Series = Tuple[Sequence[float], Sequence[float]]
 """steps, values"""
 
-_PANEL_SIZE = (4.6, 3.1)
+PANEL_SIZE = (4.6, 3.1)
 """inches; a phone shows one panel across, a desk two"""
 
-_STYLE = {
+STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fastadv",
     "font.family": "sans-serif",
@@ -76,16 +76,16 @@ def attack_curves(results: dict, keys: Sequence[str] = ("retrieval", "centred_co
 
 def attack_svg(curve: AttackCurve, name: str) -> str:
     """One curve as inline SVG; ``name`` keeps its ids apart from other drawings of the page."""
-    with rc_context(_STYLE):
-        figure = Figure(figsize=_PANEL_SIZE, layout="constrained")
+    with rc_context(STYLE):
+        figure = Figure(figsize=PANEL_SIZE, layout="constrained")
         _draw_attack(figure.subplots(), curve, _THEMED)
         return _inline_svg(figure, name, curve.title)
 
 
 def attack_png(curves: Sequence[AttackCurve], path: Path) -> None:
     """All curves side by side on white, 150 dots an inch."""
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(_PANEL_SIZE[0] * len(curves), _PANEL_SIZE[1]), layout="constrained", facecolor="white")
+    with rc_context(STYLE):
+        figure = Figure(figsize=(PANEL_SIZE[0] * len(curves), PANEL_SIZE[1]), layout="constrained", facecolor="white")
         for axes, curve in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
             _draw_attack(axes, curve, PRINT)
         FigureCanvasAgg(figure)
@@ -96,10 +96,10 @@ def attack_png(curves: Sequence[AttackCurve], path: Path) -> None:
 def training_svg(series: Series, title: str, name: str, is_smoothed: bool) -> str:
     """A quantity over training steps as inline SVG, thin as logged and thick as a running mean."""
     steps, values = series
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(4.0, 2.4), layout="constrained")
         axes = figure.subplots()
-        _frame(axes, title, "step", _THEMED)
+        frame(axes, title, "step", _THEMED)
         smooth = running_mean(values) if is_smoothed else None
         single = {"marker": "o", "markersize": 3} if len(values) < 12 else {}
         axes.plot(
@@ -120,7 +120,7 @@ def running_mean(values: Sequence[float]) -> Optional[List[float]]:
 
 
 def _draw_attack(axes: Axes, curve: AttackCurve, palette: Palette) -> None:
-    _frame(axes, curve.title, "attack radius, multiples of RMS(X)", palette)
+    frame(axes, curve.title, "attack radius, multiples of RMS(X)", palette)
     for name, points, colour, marker in (
         ("before", curve.before, palette.before, "o"),
         ("after", curve.after, palette.after, "s"),
@@ -142,7 +142,8 @@ def _draw_attack(axes: Axes, curve: AttackCurve, palette: Palette) -> None:
         text.set_color(palette.ink)
 
 
-def _frame(axes: Axes, title: str, x_label: str, palette: Palette) -> None:
+def frame(axes: Axes, title: str, x_label: str, palette: Palette) -> None:
+    """Title, axis label and grid, as all charts have them."""
     axes.set_title(title, color=palette.ink, fontweight="bold")
     axes.set_xlabel(x_label, color=palette.muted)
     axes.set_facecolor("none")

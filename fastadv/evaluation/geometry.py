@@ -6,6 +6,8 @@ a zero vector stays zero.
 
 import numpy as np
 
+from fastadv.evaluation.intervals import Statistic
+
 UNIFORMITY_SCALE = 2.0
 """t of exp(−t‖x − y‖²)"""
 
@@ -73,16 +75,80 @@ def uniformity(x: np.ndarray) -> float:
     return float(np.log(kernel.sum() / (num_vectors * (num_vectors - 1))))
 
 
+def mean_cosine(x: np.ndarray) -> float:
+    """E of the cosine over pairs i ≠ j, the anisotropy of Ethayarajh 2019: 0 for spread directions, 1 for one.
+
+    Raises:
+        ValueError: fewer than two vectors, for which there is no pair.
+    """
+    if len(x) < 2:
+        raise ValueError("the mean cosine is a mean over pairs: at least two vectors are needed, got 1")
+    return float(mean_cosine_statistic(x)(np.ones((1, len(x))))[0])
+
+
+def singular_values(x: np.ndarray) -> np.ndarray:
+    """(min(N, D),) of the centred unit vectors, largest first; those that are rounding alone are 0."""
+    x = unit_vectors(x)
+    singular = np.linalg.svd(x - x.mean(axis=0), compute_uv=False)
+    # Centring equal rows leaves rounding, not variation.
+    return np.where(singular > max(x.shape) * np.finfo(np.float64).eps, singular, 0)
+
+
 def effective_rank(x: np.ndarray) -> float:
     """Roy & Vetterli 2007: exp of the entropy of the centred vectors' singular values, taken as shares.
 
     Between 1 (all on a line) and min(N − 1, D); 0 where there is no variation at all (one vector, or all equal).
     """
+    return _rank_of(singular_values(x))
+
+
+def top_share(x: np.ndarray) -> float:
+    """The share of the centred vectors' variance along their first principal direction; 0 without variation."""
+    return _top_share_of(singular_values(x))
+
+
+def mean_cosine_statistic(x: np.ndarray) -> Statistic:
+    """`mean_cosine` over resamples of the N vectors; two draws of one vector are no pair."""
     x = unit_vectors(x)
-    singular = np.linalg.svd(x - x.mean(axis=0), compute_uv=False)
-    # Centring equal rows leaves rounding, not variation.
-    singular = singular[singular > max(x.shape) * np.finfo(np.float64).eps]
+    squares = (x**2).sum(axis=1)
+
+    def statistic(counts: np.ndarray) -> np.ndarray:
+        pair_sum = ((counts @ x) ** 2).sum(axis=1) - counts**2 @ squares
+        return pair_sum / (counts.sum(axis=1) ** 2 - (counts**2).sum(axis=1))
+
+    return statistic
+
+
+def spectral_statistic(x: np.ndarray) -> Statistic:
+    """counts (R, N) -> (R, 2): `effective_rank` and `top_share` of each resample.
+
+    From the eigenvalues of the D × D covariance, whose making and solving take O(N·D² + D³) a resample.
+    """
+    x = unit_vectors(x)
+
+    def statistic(counts: np.ndarray) -> np.ndarray:
+        return np.array([_of_one(row) for row in counts])
+
+    def _of_one(row: np.ndarray) -> tuple:
+        drawn = row > 0
+        share = row[drawn] / row.sum()
+        centred = (x[drawn] - share @ x[drawn]) * np.sqrt(share)[:, None]
+        eigenvalues = np.linalg.eigvalsh(centred.T @ centred)[::-1]
+        floor = len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[0], np.finfo(np.float64).eps)
+        singular = np.sqrt(np.where(eigenvalues > floor, eigenvalues, 0))
+        return _rank_of(singular), _top_share_of(singular)
+
+    return statistic
+
+
+def _rank_of(singular: np.ndarray) -> float:
+    singular = singular[singular > 0]
     if singular.size == 0:
         return 0.0
     share = singular / singular.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def _top_share_of(singular: np.ndarray) -> float:
+    total = float((singular**2).sum())
+    return float(singular.max() ** 2 / total) if total > 0 else 0.0

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 
+from .ranks import ALONE, Ranks
+
 if TYPE_CHECKING:
     from .rtd import DetectionOptions
 
@@ -26,6 +28,8 @@ SHIPPED = {
     "fine_tuning": "fastadv.objectives.fine_tuning:FineTuning",
     "adversarial_training": "fastadv.objectives.adversarial_training:AdversarialTraining",
     "scal": "fastadv.objectives.scal:SCAL",
+    "carl": "fastadv.objectives.carl:CARL",
+    "rar": "fastadv.objectives.rar:RAR",
     "smart": "fastadv.objectives.smart:SMART",
 }
 
@@ -104,6 +108,8 @@ class Views:
     """the sentences themselves"""
     tokens_a_rank: Optional[float] = None
     """real tokens of the global batch over ranks; None on one process"""
+    ranks: Ranks = ALONE
+    """the ranks that share the global batch"""
     last_pass: float = 1.0
     """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
     the last and 0 on the others; 1 where there are no such passes"""
@@ -128,6 +134,10 @@ class RunFacts:
     seed: int = 0
     row_labels: Optional[np.ndarray] = None
     """(num_rows,) int64, the class of each; None where there are none"""
+    accumulation_steps: int = 1
+    """batches of an optimizer step"""
+    ranks: Ranks = ALONE
+    """who else takes part, for state that is shared out"""
 
 
 class Objective(nn.Module):
@@ -153,6 +163,10 @@ class Objective(nn.Module):
     uses_labels = False
     """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
+    perturbation_methods: Optional[tuple[str, ...]] = None
+    """values of perturbation.method that the system is made of; None: all"""
+    raised_term: Optional[str] = None
+    """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
     detection: Optional["DetectionOptions"] = None
     """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
 
@@ -175,6 +189,13 @@ class Objective(nn.Module):
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss the parameters lower (a scalar), and its terms by name, detached."""
         raise NotImplementedError
+
+    def bind(self, encoder: nn.Module) -> None:
+        """Once, behind the constructor: for parameters whose sizes are the encoder's, and those that both use.
+
+        A parameter of the encoder's must not become one of the objective's, which would register it twice: keep the
+        way to it, not the parameter. ``encoder.word_embeddings`` is (V, E).
+        """
 
     def decay_of_average(self, step: int) -> float:
         """What is left of the average model in optimizer step ``step``, counted from 1; where `uses_average`."""

@@ -39,7 +39,12 @@ class FreePasses:
 
 
 def free_passes(
-    start: Chains, x: Tensor, loss: PassLoss, inputs: Sequence[Tensor], keeps_last: bool = False
+    start: Chains,
+    x: Tensor,
+    loss: PassLoss,
+    inputs: Sequence[Tensor],
+    keeps_last: bool = False,
+    raised: Optional[Sequence[Tensor]] = None,
 ) -> FreePasses:
     """N passes from ``start``, N of its config.
 
@@ -49,6 +54,8 @@ def free_passes(
         inputs: what the gradients are wanted by, beside ``x``: parameters, and views that all passes share.
         keeps_last: leave the last pass with its graph, back to ``x`` itself, to the caller's backward. Whether its
             gradient is finite is then not looked at here.
+        raised: what the trace takes for each pass's loss, appended by ``loss``, where that has terms the search does
+            not raise.
     """
     config, trace, chains = start.around.config, Trace(start), start
     num_passes, num_sentences = config.num_inner_steps, start.around.batch.num_sentences
@@ -61,7 +68,7 @@ def free_passes(
             with torch.enable_grad():
                 value = loss(point if point.requires_grad else point.requires_grad_(), t)
                 last = value / num_passes
-            trace.losses.append(value.detach() * num_sentences)
+            trace.losses.append((raised[-1] if raised else value.detach()) * num_sentences)
             break
         point = perturbed(x.detach(), chains.shift).requires_grad_()
         with torch.enable_grad():
@@ -74,7 +81,7 @@ def free_passes(
         grad = Gradients.shared(chains.around.of_active(grads[0]))
         values.append(value.detach())
         # A trace has sums over sentences, a pass's loss is a mean.
-        trace.add(t, grad, values[-1] * num_sentences)
+        trace.add(t, grad, (raised[-1] if raised else values[-1]) * num_sentences)
         del grads, value
         if t < num_passes:
             chains = chains.move(t, grad)

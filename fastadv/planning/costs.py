@@ -27,6 +27,7 @@ from fastadv.objectives.base import Objective, resolve_objective
 
 from .cards import find_card, peak_flops
 from .model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
+from .objective_costs import bind_to_shape, own_flops
 
 __all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
 
@@ -119,9 +120,11 @@ class StepCosts:
     def __init__(self, config: Config, model_config, generator_config=None):
         self.config, self.search = config, config.perturbation.as_mixed()
         self.encoder = shape_of(config.encoder, model_config)
-        self.objective = _objective_of(config, self.encoder.hidden_size)
+        self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
         self.head = Count.of(self.objective.parameters())
-        self._head_matrices = matrices([self.objective])
+        # A reconstructor's run at tokens, the others at sentences.
+        of_sentences = [part for name, part in self.objective.named_children() if name != "reconstructor"]
+        self._head_matrices = matrices(of_sentences)
         self.has_detection = self.objective.detection is not None
         self.generator: Optional[ModelShape] = None
         self.generator_head = 0
@@ -200,12 +203,14 @@ class StepCosts:
         passes, graded = Passes(self.encoder, batch, is_cls), self.encoder.embeddings.trained > 0
         head = 2.0 * batch.num_sentences * self._head_matrices.total
         outer = passes.outer(graded) + 3 * head
+        # Passes whose token states are read run their last layer at all tokens.
+        attacked_passes = Passes(self.encoder, batch, False) if self.objective.uses_adversarial_tokens else passes
         compared = 2.0 * batch.num_sentences**2 * self.encoder.hidden_size
         found = {"clean views": self.num_clean_views * outer}
         if self.objective.uses_adversary:
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if self.search.reuse == "free":
-                outer_of_x = passes.outer(True) + 3 * head
+                outer_of_x = attacked_passes.outer(True) + 3 * head
                 found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
             else:
                 # Supervised systems attack the cross-entropy, which compares nothing.
@@ -218,11 +223,12 @@ class StepCosts:
                 if self.objective.uses_anchor and self.search.inner_dropout == "off" and self.encoder.dropout > 0:
                     # The clean pass has masks that inner steps have not.
                     found["inner steps"] += passes.forward()
-                found["adversarial view"] = outer
+                found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
         others = 0 if self.objective.uses_labels else 1 + self.objective.uses_adversary
         contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
         repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
+        found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
         if self.objective.uses_average:
             found["average model"] = passes.forward() + head
         if self.has_detection:

@@ -7,8 +7,10 @@ from fastadv.evaluation.geometry import pair_kernel, uniformity
 from fastadv.evaluation.intervals import (
     log_pair_mean_statistic,
     mean_statistic,
+    normal_interval,
     paired_interval,
     paired_statistic_interval,
+    percentile_interval,
     resample_counts,
     statistic_interval,
     value_interval,
@@ -80,6 +82,15 @@ def test_uniformity_resampled_leaves_out_pairs_of_one_sentence():
     counts = np.zeros((1, 60))
     counts[0, 0], counts[0, 1] = 2, 1
     assert statistic(counts)[0] == pytest.approx(np.log(4 * pair_kernel(vectors)[0, 1] / 4), abs=1e-12)
+
+
+def test_both_intervals_of_given_draws():
+    draws = np.arange(101) / 100
+    interval = percentile_interval(0.7, draws)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((0.7, 0.025, 0.975), abs=1e-15)
+    # The draws' mean has no say, their spread alone: 1, 2, 3 have a standard deviation of 1.
+    interval = normal_interval(10.0, np.array([1.0, 2, 3]))
+    assert (interval.value, interval.low, interval.high) == pytest.approx((10, 10 - 1.959964, 10 + 1.959964), abs=1e-6)
 
 
 def test_unpaired_arrays_are_refused():

@@ -44,7 +44,14 @@ class ToyEncoder(nn.Module):
     def embed(self, batch, dropout=None):
         return self._dropped(self.word[batch.input_ids], dropout)
 
+    @property
+    def word_embeddings(self):
+        return self.word
+
     def encode(self, x, batch, dropout=None):
+        return self.encode_with_tokens(x, batch, dropout)[0]
+
+    def encode_with_tokens(self, x, batch, dropout=None):
         lengths = batch.lengths[:, None]
 
         def mean(values):
@@ -55,4 +62,4 @@ class ToyEncoder(nn.Module):
         a = self._dropped(before.clamp(-toy_encoder.CLAMP, toy_encoder.CLAMP).atan(), dropout)
         m = mean(a)[batch.token_sentence]
         b = torch.atan(a @ self.second.T + (a * m) @ self.mixing.T)
-        return torch.atan(mean(b))
+        return torch.atan(mean(b)), b

@@ -1,0 +1,153 @@
+"""Robust classifiers beside fine-tuning: clean accuracy, and accuracy under PGD on the embeddings, over several seeds.
+
+    python -m bench.supervised_study --out runs/study-supervised
+
+Every arm trains on the same reviews, in the same order, from the same weights and at the same rate, and is attacked on
+the same held-out ones. Arms run in processes of their own, one thread each; what an arm has finished is not done again,
+so the study can be stopped and gone on with. It ends in ``study.md``, ``study.png`` and ``study.json``.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from bench.supervised_study_report import Arm, plot, report
+
+ARMS = ("fine_tuning", "freelb", "scal", "carl", "rar")
+EPSILONS = (0.25, 0.5, 1.0)
+PAPERS_EPSILONS = (0.02, 0.075, 0.1)
+NUM_DISTANCE_TEXTS = 200
+
+# What all arms share, whatever their own configs say.
+SHARED = {
+    "encoder.max_length": "32",
+    "data.train": "demo:imdb",
+    "data.label_field": "label",
+    "data.max_sentences": "1600",
+    "train.batch_size": "16",
+    "train.num_epochs": "2",
+    "train.max_steps": "null",
+    "train.log_every": "10",
+    "train.eval_every": "null",
+    "dev.data": "none",
+    "dev.patience": "null",
+    "optimizer.lr": "5.0e-5",
+    "optimizer.warmup_ratio": "0.1",
+    "optimizer.weight_decay": "0.01",
+    "engine.precision": "bf16",
+    "engine.num_threads": "1",
+    "evaluation.enabled": "false",
+}
+
+
+def run_arm(config_file: str, seed: int, folder: Path, num_texts: int, papers_epsilons: bool, overrides: list) -> None:
+    """Trains an arm in ``folder/run`` and attacks it; ``folder/measured.npz`` is written last."""
+    import torch
+
+    from fastadv import Trainer, load_config
+    from fastadv.data.labelled_sources import read_labelled
+    from fastadv.encoder.classifier import Classifier
+    from fastadv.evaluation.attack_settings import AttackSettings
+    from fastadv.evaluation.classifier_attack import attack_classifier, with_rows
+
+    torch.set_num_threads(1)
+    shared = [f"--{key}={value}" for key, value in SHARED.items()]
+    own = ["--train.seed", str(seed), "--train.output_dir", str(folder / "run")]
+    config = load_config(config_file, [*shared, *own, *overrides])
+    started = time.monotonic()
+    Trainer(config).fit()
+    seconds = {"train": time.monotonic() - started}
+    classifier = Classifier.from_pretrained(str(folder / "run" / "model"))
+    data = read_labelled("demo:imdb", split="test", label_map=classifier.label_map)
+    data = with_rows(data, range(num_texts))
+    epsilons = sorted({*EPSILONS, *(PAPERS_EPSILONS if papers_epsilons else ())})
+    started = time.monotonic()
+    found = attack_classifier(classifier, data, AttackSettings(epsilons=epsilons, measure_distances=False))
+    few = with_rows(data, range(min(num_texts, NUM_DISTANCE_TEXTS)))
+    moved = attack_classifier(classifier, few, AttackSettings(epsilons=EPSILONS))
+    seconds["attack"] = time.monotonic() - started
+    aside = folder / "measured.partial.npz"
+    np.savez(
+        aside,
+        epsilons=epsilons,
+        is_right_clean=found.is_right_clean,
+        is_right=found.is_right,
+        distance_l2=moved.distance_l2,
+        distance_cosine=moved.distance_cosine,
+        seconds=[seconds["train"], seconds["attack"]],
+    )
+    aside.rename(folder / "measured.npz")
+
+
+def measured(folder: Path) -> Optional[Arm]:
+    """What `run_arm` left, or None."""
+    path = folder / "measured.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as file:
+        return Arm(**{name: file[name] for name in file.files})
+
+
+def start_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) -> Arm:
+    """Runs an arm in a process of its own, unless it is done, and gives what it measured."""
+    if measured(folder) is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "bench.supervised_study", "--arm", arm, "--seeds", str(seed)]
+        command += ["--out", str(options.out), "--num_texts", str(options.num_texts), *options.overrides]
+        print(f"{arm}, seed {seed}: running ({folder / 'log.txt'})", flush=True)
+        started = time.monotonic()
+        with open(folder / "log.txt", "a") as log:
+            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            last = (folder / "log.txt").read_text().strip().splitlines()[-1:]
+            raise SystemExit(f"{arm}, seed {seed} failed: {' '.join(last)} ({folder / 'log.txt'})")
+        print(f"{arm}, seed {seed}: done in {time.monotonic() - started:.0f} s", flush=True)
+    return measured(folder)
+
+
+def folder_of(out: Path, arm: str, seed: int) -> Path:
+    return out / f"{arm}-seed{seed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/study-supervised"))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--num_texts", type=int, default=1000, help="held-out reviews that are attacked")
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="arms at a time")
+    parser.add_argument("--arm", choices=ARMS, help=argparse.SUPPRESS)
+    options, options.overrides = parser.parse_known_args()
+    if options.arm is not None:
+        (seed,) = options.seeds
+        folder = folder_of(options.out, options.arm, seed)
+        run_arm(f"configs/{options.arm}.yaml", seed, folder, options.num_texts, seed == 0, options.overrides)
+        return
+    started = time.monotonic()
+    jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]
+    with ThreadPoolExecutor(options.processes) as pool:
+        waiting = [pool.submit(start_arm, arm, seed, folder_of(options.out, arm, seed), options) for arm, seed in jobs]
+        try:
+            found = {job: future.result() for job, future in zip(jobs, waiting)}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    arms = {arm: [found[arm, seed] for seed in options.seeds] for arm in options.arms}
+    text, numbers = report(arms, EPSILONS)
+    minutes = (time.monotonic() - started) / 60
+    (options.out / "study.md").write_text(text, encoding="utf-8")
+    (options.out / "study.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    plot(arms, options.out / "study.png")
+    print(f"{text}\n{minutes:.1f} minutes; {options.out / 'study.png'}")
+
+
+if __name__ == "__main__":
+    main()

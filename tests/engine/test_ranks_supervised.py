@@ -1,0 +1,85 @@
+"""CARL's and RAR's step on 1, 2 and 3 ranks is that of one process on the global batch: loss, gradients and banks.
+
+Rows and banks are shared out unequally. With two ranks at ZeRO 0, 1 and 2, with three in plain torch.
+"""
+
+import pytest
+import torch
+
+from tests.conftest import write_tiny_bert
+from tests.ranks.start import run_ranks
+from tests.ranks.supervised import CASES, MUTANTS, of_one_process
+
+STATES = ("loss", "carl_banks", "carl_log_z")
+
+
+def assert_near(found, expected, share, where):
+    """As test_ranks_step.py has it: an attention key's bias has gradient 0, and rounding in its place."""
+    assert found.keys() == expected.keys()
+    largest = max(value.norm() for name, value in expected.items() if name not in STATES and value.is_floating_point())
+    for name, value in expected.items():
+        if not value.is_floating_point() or value.isnan().any():
+            assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), (where, name)
+            continue
+        norm = largest if "key.bias" in name else value.norm()
+        assert (found[name] - value).norm() <= share * norm, (where, name)
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory):
+    return str(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert", initializer_range=0.07))
+
+
+@pytest.fixture(scope="module")
+def expected(encoder_folder):
+    torch.set_num_threads(1)
+    return {
+        dtype: {case: of_one_process(encoder_folder, case, dtype) for case in CASES}
+        for dtype in (torch.float32, torch.float64)
+    }
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def ranks(request, encoder_folder, tmp_path_factory):
+    """What so many ranks found; one spawn for all tests."""
+    file = str(tmp_path_factory.mktemp("ranks") / "found.pt")
+    run_ranks(request.param, "supervised_worker.py", encoder_folder, file, timeout_s=900)
+    return request.param, torch.load(file, weights_only=True)
+
+
+def test_the_expected_step_has_a_contrast(expected):
+    for case, (name, _) in CASES.items():
+        found = expected[torch.float64][case]
+        assert found["loss"] > 0
+        if name == "carl":
+            # Row 7 in the second batch alone, row 6 in the first, row 8 in none.
+            assert found["carl_is_written"].tolist() == 8 * [True] + [False]
+            assert found["carl_banks"].norm(dim=-1)[:8].allclose(torch.ones(1, dtype=torch.float64))
+
+
+def test_plain_torch_in_float64(ranks, expected):
+    num_ranks, found = ranks
+    for case in CASES:
+        # A cosine's rounding over temperature.
+        assert_near(found["float64"][case], expected[torch.float64][case], 1e-12, f"{case}, {num_ranks} ranks")
+
+
+def test_deepspeed_at_stages_0_to_2(ranks, expected):
+    num_ranks, found = ranks
+    assert bool(found["deepspeed"]) == (num_ranks < 3)
+    for key, of_case in found["deepspeed"].items():
+        case = key.rpartition(", stage")[0]
+        assert_near(of_case, expected[torch.float32][case], 1e-6, f"{key}, {num_ranks} ranks")
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_mistake_shows(ranks, expected, name):
+    num_ranks, found = ranks
+    right = expected[torch.float64][MUTANTS[name][0]]
+    furthest = max(
+        (found["mutants"][name][key] - value).norm() / (value.norm() + 1e-6)
+        for key, value in right.items()
+        if value.is_floating_point() and not value.isnan().any()
+    )
+    # Draws by the rank are others than the run's on one process, too.
+    assert (furthest > 1e-3) == (num_ranks > 1 or name == "draws of a rank's own")

@@ -1,0 +1,70 @@
+"""A rank of test_ranks_supervised.py: every stage and case on its share of the batches; rank 0 writes what it found.
+
+Usage: supervised_worker.py ENCODER_FOLDER OUT_FILE
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+from fastadv.engine import processes, zero
+from tests.ranks.steps import make_config
+from tests.ranks.supervised import CASES, CONTRASTED, FILLING, MUTANTS, make_step, planted, share_of
+
+
+def filled(folder, case, dtype=torch.float32):
+    step = make_step(folder, case, dtype)
+    own = processes.rank(), processes.world_size()
+    step(share_of(step.encoder, FILLING, *own))
+    step.commit()
+    return step, share_of(step.encoder, CONTRASTED, *own)
+
+
+def with_deepspeed(folder, case, stage):
+    from deepspeed.utils import safe_get_full_grad
+
+    step, batch = filled(folder, case)
+    engine = zero.initialise(step, make_config(stage), 10)
+    loss = engine(batch)
+    mean_loss = loss.detach().clone() / processes.world_size()
+    dist.all_reduce(mean_loss)
+    engine.backward(loss)
+    grads = {n: safe_get_full_grad(p).clone() for n, p in step.named_parameters()}
+    step.commit()
+    found = {"loss": mean_loss, **grads, **step.extra_state_dict()}
+    engine.destroy()
+    return found
+
+
+def with_torch(folder, case):
+    """The same in float64, gradients averaged by hand."""
+    step, batch = filled(folder, case, torch.float64)
+    loss = step(batch)
+    loss.backward()
+    found = {"loss": loss.detach().clone(), **{n: p.grad.clone() for n, p in step.named_parameters()}}
+    for value in found.values():
+        dist.all_reduce(value)
+        value /= processes.world_size()
+    step.commit()
+    return {**found, **step.extra_state_dict()}
+
+
+def main(folder, out_file):
+    torch.set_num_threads(1)
+    processes.init_distributed(2.0)
+    found = {"deepspeed": {}, "float64": {}, "mutants": {}}
+    for case in CASES:
+        found["float64"][case] = with_torch(folder, case)
+        for stage in (0, 1, 2) if processes.world_size() < 3 else ():
+            found["deepspeed"][f"{case}, stage {stage}"] = with_deepspeed(folder, case, stage)
+    for name, (case, *_) in MUTANTS.items():
+        with planted(name):
+            found["mutants"][name] = with_torch(folder, case)
+    if processes.rank() == 0:
+        torch.save(found, out_file)
+    processes.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
