@@ -297,7 +297,8 @@ def warn(config: Config, uses_adversary: bool = True) -> None:
     # An absolute step in a relative ball meets its radius only once X is there.
     diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
     is_perturbed = uses_adversary and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
-    if is_perturbed and sizes.alpha > diameter:
+    # A single step may well be meant to end there, as SMART's is.
+    if is_perturbed and sizes.steps_of_pgd > 1 and sizes.alpha > diameter:
         unit = " epsilon" if sizes.steps_are_relative else ""
         logger.warning(
             "perturbation.alpha = %s%s is above the ball's diameter (%s%s): PGD steps end on its surface",
