@@ -1,6 +1,6 @@
 """CARL's and RAR's step on 1, 2 and 3 ranks is that of one process on the global batch: loss, gradients and banks.
 
-Rows and banks are shared out unequally. With two ranks at ZeRO 0, 1 and 2, with three in plain torch.
+Rows and banks are shared out unequally. With two ranks at every ZeRO stage, with three in plain torch.
 """
 
 import pytest
@@ -64,7 +64,7 @@ def test_plain_torch_in_float64(ranks, expected):
         assert_near(found["float64"][case], expected[torch.float64][case], 1e-12, f"{case}, {num_ranks} ranks")
 
 
-def test_deepspeed_at_stages_0_to_2(ranks, expected):
+def test_deepspeed_at_every_stage(ranks, expected):
     num_ranks, found = ranks
     assert bool(found["deepspeed"]) == (num_ranks < 3)
     for key, of_case in found["deepspeed"].items():
