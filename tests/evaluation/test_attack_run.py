@@ -121,13 +121,17 @@ def test_finished_parts_are_kept_and_never_mixed(folder, tmp_path, capsys, monke
         run([*arguments(folder, out, "--no_checks")[:-3], "0.1", "--no_checks"], capsys)
         assert [row["epsilon"] for row in read(out)[0]["models"][0]["epsilons"]] == [0.1]
     assert parts_of(out) == before
+    # The larger radius by itself is another part: it has met no text that the smaller one fools.
+    run([*arguments(folder, out)[:-1], "--no_checks"], capsys)
+    assert [row["epsilon"] for row in read(out)[0]["models"][0]["epsilons"]] == [0.5]
+    assert len(parts_of(out)) == 5
     # One radius more is one part more, and another setting is other parts.
     run([*arguments(folder, out), "2", "--no_checks"], capsys)
-    assert len(parts_of(out)) == 5
+    assert len(parts_of(out)) == 6
     for more in (["--num_restarts", 2], ["--keep_special_tokens"], ["--seed", 1], ["--max_texts", 9]):
         run(arguments(folder, tmp_path / "out", "--no_checks", *more), capsys)
     # The clean pass of the same texts is shared: --max_texts alone makes another.
-    assert len(parts_of(out)) == 5 + 3 * 2 + 3
+    assert len(parts_of(out)) == 6 + 3 * 2 + 3
 
 
 def test_other_weights_and_a_damaged_part_are_computed_again(folder, tmp_path, capsys):
