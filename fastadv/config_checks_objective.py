@@ -42,11 +42,6 @@ def _check_labels(config: Config, objective: type[Objective]) -> None:
 
 
 def _check_method(config: Config, objective: type[Objective]) -> None:
-    if objective.ties_weights and config.engine.zero_stage == 3:
-        raise UserError(
-            f"engine.zero_stage = 3: expected 0 to 2 where objective is {config.objective}, whose loss uses the word "
-            "embeddings outside their layer"
-        )
     method, allowed = config.perturbation.method, objective.perturbation_methods
     if allowed is not None and method not in allowed:
         raise UserError(

@@ -5,6 +5,7 @@ from typing import Dict, Optional, Sequence
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastadv.data.labels import LabelMap
@@ -29,15 +30,23 @@ class Classifier(nn.Module):
         encoder: with cls pooling, of a model type that has a head (`classification_head.LAYOUTS`).
         head: h (B, D) → logits (B, C).
         label_map: the names of the C classes.
+        beside: modules that are saved with it, each as ``<name>.safetensors``.
 
     Raises:
         UserError: another pooling, or a model type without a head.
     """
 
-    def __init__(self, encoder: Encoder, head: ClassificationHead, label_map: LabelMap):
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: ClassificationHead,
+        label_map: LabelMap,
+        beside: Optional[Dict[str, nn.Module]] = None,
+    ):
         super().__init__()
         check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
         self.encoder, self.head, self.label_map = encoder, head, label_map
+        self.beside = nn.ModuleDict(beside or {})
 
     @classmethod
     def from_pretrained(
@@ -120,4 +129,10 @@ class Classifier(nn.Module):
         state = classifier_state(config, weights, self.head, model.base_model_prefix)
         model.load_state_dict(state, strict=True, assign=True)
         with quiet_transformers():
-            model.save_pretrained(folder, state_dict={name: value.detach().cpu() for name, value in state.items()})
+            model.save_pretrained(folder, state_dict=_on_cpu(state))
+        for name, module in self.beside.items():
+            save_file(_on_cpu(module.state_dict()), folder / f"{name}.safetensors")
+
+
+def _on_cpu(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in state.items()}

@@ -158,7 +158,8 @@ class Trainer:
         self._step.objective.begin(run_facts(self.config, self._data))
         self._model = self.encoder
         if label_map is not None:
-            self._model = Classifier(self.encoder, self._step.objective.classifier, label_map)
+            objective = self._step.objective
+            self._model = Classifier(self.encoder, objective.classifier, label_map, objective.exported_beside())
             score = partial(labelled_dev_score, self.config, self.encoder, label_map, progress)
             self._dev_score = processes.first_rank_first(score)
         check_resolution(self.config, self._step, self._data.first_batch())

@@ -15,6 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
@@ -240,12 +241,18 @@ def part_path(folder: Path, key: list, ending: str) -> Path:
     return folder / f"{digest}.{ending}"
 
 
-def fingerprint(classifier) -> str:
-    """Equal for classifiers that say the same of every text, at every point around it."""
-    encoder, digest = classifier.encoder, hashlib.blake2b(digest_size=16)
-    for name, value in sorted(classifier.state_dict().items()):
+def hash_of_weights(module: nn.Module) -> str:
+    """Equal for modules of equal weights by name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(classifier) -> str:
+    """Equal for classifiers that say the same of every text, at every point around it."""
+    encoder, digest = classifier.encoder, hashlib.blake2b(hash_of_weights(classifier).encode(), digest_size=16)
     of_no_weight = ("_name_or_path", "transformers_version")
     config = {name: value for name, value in encoder.hf.config.to_dict().items() if name not in of_no_weight}
     facts = [encoder.tokenizer_fingerprint, encoder.max_length, encoder.perturb_at, list(classifier.label_map.names)]

@@ -14,14 +14,11 @@ model says of that text, tokenised anew, counts: ids that no text has fool nobod
 Shapes: ``T`` packed tokens, ``E`` embedding size, ``D`` hidden size, ``V`` vocabulary.
 """
 
-import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,6 +28,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.attack_search import Target, attacking
 from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.evaluation.classifier_attack import DEFAULT_BATCH_SIZE, Texts, search
+from fastadv.objectives.rar import Reconstructor
 
 RECONSTRUCTOR_FILE = "reconstructor.safetensors"
 """beside an export's weights"""
@@ -40,66 +38,30 @@ TextPair = Tuple[str, Optional[str]]
 """a text, and the second one of a pair"""
 
 
-@dataclass(frozen=True)
-class Reconstructor:
-    """RAR's: last hidden states (T, D) → logits (T, V)."""
+def load_reconstructor(folder: str | Path, encoder) -> Optional[Reconstructor]:
+    """The one that lies beside an export of RAR; None where there is none.
 
-    dense_weight: Tensor
-    """(E, D)"""
-    dense_bias: Tensor
-    norm_weight: Tensor
-    """(E,)"""
-    norm_bias: Tensor
-    bias: Tensor
-    """(V,)"""
-    norm_eps: float = 1e-12
-    """BERT's, and that of `fastadv.objectives.rar`"""
+    Raises:
+        UserError: a file that holds something else, or does not fit the encoder.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    @classmethod
-    def load(cls, folder: str | Path, encoder) -> Optional["Reconstructor"]:
-        """What lies beside an export; None where nothing does.
-
-        Raises:
-            UserError: a file that holds something else, or does not fit the encoder.
-        """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        path = Path(folder) / RECONSTRUCTOR_FILE
-        if not path.is_file():
-            return None
-        sizes = encoder.hf.get_input_embeddings().weight.shape[1]
-        shapes = {
-            "dense.weight": (sizes, encoder.hidden_size),
-            "dense.bias": (sizes,),
-            "norm.weight": (sizes,),
-            "norm.bias": (sizes,),
-            "bias": (encoder.vocab_size,),
-        }
-        try:
-            found = load_file(str(path))
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
-        wrong = [name for name, shape in shapes.items() if name not in found or tuple(found[name].shape) != shape]
-        if wrong or set(found) != set(shapes):
-            named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            raise UserError(f"{path} is no reconstructor of this model; expected {named}")
-        tensors = {name.replace(".", "_"): value.to(encoder.device, encoder.hf.dtype) for name, value in found.items()}
-        return cls(**tensors)
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for equal weights."""
-        digest = hashlib.blake2b(digest_size=16)
-        for value in (self.dense_weight, self.dense_bias, self.norm_weight, self.norm_bias, self.bias):
-            digest.update(value.detach().cpu().double().numpy().tobytes())
-        return digest.hexdigest()
-
-    def logits(self, states: Tensor, word_embeddings: Tensor) -> Tensor:
-        """(T, V) from states (T, D) and the tied embeddings (V, E)."""
-        rows = F.gelu(F.linear(states, self.dense_weight, self.dense_bias))
-        rows = F.layer_norm(rows, rows.shape[-1:], self.norm_weight, self.norm_bias, self.norm_eps)
-        return F.linear(rows, word_embeddings, self.bias)
+    path = Path(folder) / RECONSTRUCTOR_FILE
+    if not path.is_file():
+        return None
+    vocab_size, embedding_size = encoder.word_embeddings.shape
+    reconstructor = Reconstructor(encoder.hidden_size, embedding_size, vocab_size).to(encoder.word_embeddings)
+    shapes = {name: tuple(value.shape) for name, value in reconstructor.state_dict().items()}
+    try:
+        found = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if {name: tuple(value.shape) for name, value in found.items()} != shapes:
+        named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise UserError(f"{path} is no reconstructor of this model; expected {named}")
+    reconstructor.load_state_dict(found)
+    return reconstructor.requires_grad_(False)
 
 
 def reconstruct(

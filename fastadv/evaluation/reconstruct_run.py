@@ -17,15 +17,23 @@ from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_report import versions
-from fastadv.evaluation.attack_run import AttackedData, check_out, fingerprint, hash_of_texts, part_path, short_names
+from fastadv.evaluation.attack_run import (
+    AttackedData,
+    check_out,
+    fingerprint,
+    hash_of_texts,
+    hash_of_weights,
+    part_path,
+    short_names,
+)
 from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.evaluation.classifier_attack import DEFAULT_BATCH_SIZE, labels_of
 from fastadv.evaluation.reconstruct import (
-    Reconstructor,
     TextPair,
     as_texts,
     detokenized,
     joined,
+    load_reconstructor,
     num_changed,
     reconstruct,
     word_changes,
@@ -149,9 +157,9 @@ class ReconstructRun:
         """The texts of one model; radii that are finished are read."""
         from fastadv.encoder.source import find_model
 
-        reconstructor = Reconstructor.load(find_model(model).location, classifier.encoder)
+        reconstructor = load_reconstructor(find_model(model).location, classifier.encoder)
         settings = {name: value for name, value in self.settings.as_dict().items() if name not in _NO_SAY}
-        inputs = [fingerprint(classifier), None if reconstructor is None else reconstructor.fingerprint]
+        inputs = [fingerprint(classifier), None if reconstructor is None else hash_of_weights(reconstructor)]
         made: Dict[float, List[TextPair]] = {}
         for epsilon in self.settings.epsilons:
             path = part_path(out / "parts", ["reconstruct", *inputs, hash_of_texts(data), settings, epsilon], "json")

@@ -165,8 +165,6 @@ class Objective(nn.Module):
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
     perturbation_methods: Optional[tuple[str, ...]] = None
     """values of perturbation.method that the system is made of; None: all"""
-    ties_weights = False
-    """whether the loss computes with a parameter of the encoder's outside its layer, where ZeRO stage 3 has none"""
     raised_term: Optional[str] = None
     """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
     detection: Optional["DetectionOptions"] = None
@@ -202,6 +200,10 @@ class Objective(nn.Module):
     def decay_of_average(self, step: int) -> float:
         """What is left of the average model in optimizer step ``step``, counted from 1; where `uses_average`."""
         raise NotImplementedError
+
+    def exported_beside(self) -> dict[str, nn.Module]:
+        """Modules that are saved beside an exported classifier, each as ``<name>.safetensors``."""
+        return {}
 
     def begin(self, run: RunFacts) -> None:
         """Once, before the first step or the load of a checkpoint: what of the run an objective may ask."""

@@ -55,7 +55,9 @@ class Reconstructor(nn.Module):
             word_embeddings: (V, E) of the encoder, which rebuild, too.
         """
         parts = zip(states.split(TOKENS_AT_A_TIME), words.split(TOKENS_AT_A_TIME), strict=True)
-        if len(states) <= TOKENS_AT_A_TIME or not torch.is_grad_enabled():
+        # A parameter that ZeRO stage 3 has cut to pieces is whole while its layer runs, not when it runs once more.
+        is_cut = hasattr(word_embeddings, "ds_id")
+        if len(states) <= TOKENS_AT_A_TIME or is_cut or not torch.is_grad_enabled():
             return torch.cat([self._losses(part, of_part, word_embeddings) for part, of_part in parts])
         # T times V logits are larger than all else of a step; they are computed once more in the backward.
         arguments = {"use_reentrant": False, "preserve_rng_state": False}
@@ -63,9 +65,13 @@ class Reconstructor(nn.Module):
             [checkpoint(self._losses, part, of_part, word_embeddings, **arguments) for part, of_part in parts]
         )
 
-    def _losses(self, states: Tensor, words: Tensor, word_embeddings: Tensor) -> Tensor:
+    def logits(self, states: Tensor, word_embeddings: Tensor) -> Tensor:
+        """(T, V) of states (T, D)."""
         inner = self.norm(F.gelu(self.dense(states.to(self.dense.weight.dtype))))
-        logits = F.linear(inner, word_embeddings.to(inner.dtype), self.bias)
+        return F.linear(inner, word_embeddings.to(inner.dtype), self.bias)
+
+    def _losses(self, states: Tensor, words: Tensor, word_embeddings: Tensor) -> Tensor:
+        logits = self.logits(states, word_embeddings)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.cross_entropy(wide, words, reduction="none")
 
@@ -82,7 +88,6 @@ class RAR(ClassificationObjective):
     uses_adversary = True
     uses_clean = False
     uses_adversarial_tokens = True
-    ties_weights = True
     perturbation_methods = ("freelb",)
     raised_term = "loss_classification"
 
@@ -101,6 +106,9 @@ class RAR(ClassificationObjective):
         self.reconstructor = Reconstructor(self.hidden_size, embedding_size, vocab_size).to(encoder.word_embeddings)
         # A function, since a module kept here would register the encoder's parameters once more.
         self._word_embeddings = lambda: encoder.word_embeddings
+
+    def exported_beside(self) -> dict[str, nn.Module]:
+        return {"reconstructor": self.reconstructor}
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.cross_entropy(views.adversarial_pooled, views)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from fastadv.encoder.classifier import Classifier
 from fastadv.engine.checkpoint import EXTRA_STATE, newest_checkpoint
 from fastadv.engine.loop import Trainer
+from fastadv.evaluation.reconstruct import load_reconstructor
 
 from .conftest import SENTENCES
 
@@ -102,7 +103,7 @@ def test_a_checkpoint_without_a_bank_goes_on(make_labelled_config, step_lines, s
     assert step_lines(cut) == step_lines(whole)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_rar_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(
     make_labelled_config, step_lines, stop_after, stage
 ):
@@ -122,10 +123,12 @@ def test_the_export_is_a_classifier_and_nothing_more(make_labelled_config, setti
     classifier = Classifier.from_pretrained(str(folder / "model"))
     assert tuple(classifier.label_map.names) == CLASSES
     assert classifier.classify_texts(list(SENTENCES[:3])).shape == (3, 4)
+    # What `fastadv attack --method reconstruct` reads.
+    assert (load_reconstructor(folder / "model", classifier.encoder) is not None) == (settings is RAR)
 
 
 @pytest.mark.parametrize("settings", [CARL, RAR], ids=["carl", "rar"])
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_runs_in_bfloat16(make_labelled_config, step_lines, settings, stage):
     changes = {"engine.zero_stage": stage, "engine.precision": "bf16", "train.max_steps": 4}
     options = OF_CARL if settings is CARL else {}

@@ -19,9 +19,9 @@ from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.evaluation.classifier_attack import Texts, search
 from fastadv.evaluation.reconstruct import (
     _PLACEHOLDER,
-    Reconstructor,
     _Words,
     detokenized,
+    load_reconstructor,
     num_changed,
     reconstruct,
     word_changes,
@@ -106,7 +106,7 @@ def test_the_reconstructor_reads_the_states_of_the_perturbed_text(classifier, tm
     torch.manual_seed(5)
     encoder, module = classifier.encoder, Module(classifier.encoder)
     module.save(tmp_path)
-    reconstructor = Reconstructor.load(tmp_path, encoder)
+    reconstructor = load_reconstructor(tmp_path, encoder)
     data, (batch, labels) = own_labels(classifier), batch_of(classifier)
     target = Target(classifier, batch, labels)
     with attacking(classifier):
@@ -125,15 +125,15 @@ def test_the_reconstructor_reads_the_states_of_the_perturbed_text(classifier, tm
 
 
 def test_a_file_that_is_no_reconstructor_is_refused(classifier, tmp_path):
-    assert Reconstructor.load(tmp_path, classifier.encoder) is None
+    assert load_reconstructor(tmp_path, classifier.encoder) is None
     module = Module(classifier.encoder)
     module.bias = nn.Parameter(module.bias[:-1].clone())
     module.save(tmp_path)
     with pytest.raises(UserError, match="no reconstructor of this model.*bias"):
-        Reconstructor.load(tmp_path, classifier.encoder)
+        load_reconstructor(tmp_path, classifier.encoder)
     (tmp_path / _FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read"):
-        Reconstructor.load(tmp_path, classifier.encoder)
+        load_reconstructor(tmp_path, classifier.encoder)
 
 
 def test_placeholders_are_no_words():

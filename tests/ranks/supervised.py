@@ -37,11 +37,6 @@ CASES = {
 }
 
 
-def has_stage(case: str, stage: int) -> bool:
-    """RAR computes with the word embeddings outside their layer, where stage 3 has none."""
-    return stage < 3 or case != "rar"
-
-
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     """The step of ``case`` on the tiny encoder at ``folder``, from the same weights each time, begun on all ranks."""
     name, options = CASES[case]
