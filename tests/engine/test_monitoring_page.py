@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastadv.engine.loop import Trainer
+from tests.engine.conftest import SENTENCES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
 
@@ -30,7 +31,17 @@ def written(make_config, tmp_path):
         "train.eval_every": 2,
         "train.save_every": 2,
     }
+    texts = tmp_path / "texts.tsv"
+    rows = [f"{text}\t{'abcd'[i % 4]}" for i, text in enumerate(SENTENCES)]
+    texts.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    supervised = [
+        {"objective": "scal", "perturbation.method": "fgm"},
+        {"objective": "smart", "perturbation.method": "pgd"},
+        {"objective": "carl", "perturbation.method": "freelb", "objective_options": {"num_negatives": 5}},
+        {"objective": "rar", "perturbation.method": "freelb"},
+    ]
     runs = [{"objective": "simcse"}, {"objective": "uscal", "perturbation.method": "fgsm"}, {}, skipping]
+    runs += [{**changes, "data.train": str(texts), "data.label_field": "label"} for changes in supervised]
     keys = set()
     for number, changes in enumerate(runs):
         options = changes.pop("objective_options", {})
