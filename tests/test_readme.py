@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from fastadv.cli import main
+from fastadv.data.labels import LabelMap
+from fastadv.encoder import Encoder
+from fastadv.encoder.classification_head import draw_head
+from fastadv.encoder.classifier import Classifier
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -56,6 +60,12 @@ def test_the_commands_are_taken_as_printed(command, tmp_path, monkeypatch, capsy
         # The data sets are not part of this repository; the reader of the folder has tests of its own.
         monkeypatch.setattr("fastadv.evaluation.sts.read_sts_sets", lambda folder, names: {})
         arguments += ["--max_length", "60"]
+    for name in ("reviews", "reviews-dev", "reviews-test"):
+        (tmp_path / f"{name}.csv").write_text("text,stars\na film,1\nanother one,5\n", encoding="utf-8")
+    if "attack" in arguments:
+        classes = LabelMap(("1", "5"))
+        encoder = Encoder.from_pretrained(str(tiny_bert_dir))
+        Classifier(encoder, draw_head(encoder.hf.config, classes), classes).save_pretrained("runs/reviews/model")
     if "report" in arguments:
         for name in ("config.yaml", "metrics.jsonl"):
             (tmp_path / "runs" / "mine" / name).touch()
@@ -82,6 +92,9 @@ def test_nothing_is_left_to_fill_in():
     [
         "README.md",
         "CONTRIBUTING.md",
+        "docs/attacks.md",
+        "docs/classifiers.md",
+        "docs/evaluation.md",
         "docs/install.md",
         "docs/methods.md",
         "docs/quickstart-study.md",

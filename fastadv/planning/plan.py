@@ -93,7 +93,10 @@ def _what_is_done(config: Config) -> list[str]:
             open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
         else:
             open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split)
-    dev_score(config.dev.data)
+    if data.label_field is None:
+        dev_score(config.dev.data)
+    elif config.dev.data != "none":
+        open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split)
     if evaluation.enabled:
         open_source(evaluation.held_out, data.field, evaluation.held_out_split)
     folder = Path(train.output_dir).expanduser()

@@ -11,6 +11,7 @@ from fastadv.encoder.classifier import Classifier
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
+from fastadv.planning.plan import PlanOptions, describe_plan
 from tests.engine.conftest import SENTENCES
 
 CLASSES = ("bad", "fair", "good", "great")
@@ -178,3 +179,12 @@ def test_an_unknown_dev_label_is_named(make_supervised, tmp_path):
     (tmp_path / "dev.tsv").write_text("text\tlabel\nit is dull\tawful\n")
     with pytest.raises(UserError, match="awful.*known are"):
         Trainer(make_supervised("fine_tuning")).fit()
+
+
+def test_a_dry_run_reads_the_dev_data_as_training_does(make_supervised, tmp_path, capsys):
+    config = make_supervised("scal")
+    plan = describe_plan(config, PlanOptions.parse({}))
+    assert f"the best on {config.dev.data}" in plan
+    config.dev.data = str(tmp_path / "nowhere.tsv")
+    with pytest.raises(UserError, match="nowhere.tsv"):
+        describe_plan(config, PlanOptions.parse({}))
