@@ -61,7 +61,7 @@ quickstart: venv
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
-DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --out runs/demo-supervised
+DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --no_small_radii --out runs/demo-supervised
 demo-supervised: venv
 	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study $(DEMO)
 

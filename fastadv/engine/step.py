@@ -202,10 +202,11 @@ class Step(nn.Module):
     def with_adversarial(self, views: Views, pooled: Tensor, tokens: Optional[Tensor] = None) -> Views:
         """``views`` with what is made of h (B, D) of the adversarial pass, and its token states (T, D)."""
         adversarial = self.objective.project(pooled)
+        uses_keys, gather = self.objective.uses_keys, self.whole.gather_keys
         return replace(
             views,
             adversarial=adversarial,
-            adversarial_keys=self.whole.gather_keys(adversarial, views.sentence_ids),
+            adversarial_keys=gather(adversarial, views.sentence_ids) if uses_keys else None,
             adversarial_pooled=pooled,
             adversarial_tokens=tokens,
         )

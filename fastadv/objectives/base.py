@@ -86,7 +86,7 @@ class Views:
     adversarial: Optional[Tensor] = None
     """(B, D) z_adv = f(X + delta); where `uses_adversary`"""
     adversarial_keys: Optional[Keys] = None
-    """z_adv of the global batch; where `uses_adversary`"""
+    """z_adv of the global batch; where `uses_adversary` and `uses_keys`"""
     loss_rtd: Optional[Tensor] = None
     """scalar L_RTD; where `detection`"""
     rows_a_rank: Optional[float] = None
@@ -151,6 +151,8 @@ class Objective(nn.Module):
     """whether a second clean view z+ is computed"""
     uses_adversary = False
     """whether a perturbation is searched and z_adv computed"""
+    uses_keys = True
+    """whether queries are compared with vectors of the global batch, which all ranks then send each other"""
     uses_clean = True
     """whether the clean pass is made: not where the loss is of z_adv alone; may be set by the constructor"""
     uses_anchor = False

@@ -33,6 +33,7 @@ class ClassificationObjective(Classifies, Objective):
     """
 
     uses_positive = False
+    uses_keys = False
 
     def __init__(self, hidden_size: int, classifier: nn.Module):
         super().__init__(hidden_size)

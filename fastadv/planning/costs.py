@@ -163,6 +163,14 @@ class StepCosts:
         return self.objective.uses_clean + (1 + has_hard_negative if self.objective.uses_positive else 0)
 
     @property
+    def num_key_sets(self) -> int:
+        """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
+        if not self.objective.uses_keys:
+            return 0
+        num_adversarial = self.search.num_inner_steps if self.search.reuse == "free" else 1
+        return self.num_clean_views - 1 + num_adversarial * self.objective.uses_adversary
+
+    @property
     def num_outer_views(self) -> int:
         """Passes whose graphs are alive together when the backward pass begins; D's is counted apart."""
         return self.num_clean_views + (self.objective.uses_adversary and self.search.reuse != "free")

@@ -118,7 +118,7 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     if costs.objective.uses_adversary:
         # delta of both chains, their mix, eta, the point, its gradient.
         perturbations = 6 * 4 * own.num_tokens * encoder.embedding_size
-    num_sets = costs.num_clean_views - 1 + costs.objective.uses_adversary
+    num_sets = costs.num_clean_views - 1 + costs.objective.uses_adversary if costs.objective.uses_keys else 0
     keys = 2 * 4 * num_sets * batch.num_sentences * encoder.hidden_size
     is_cut = is_cut_up(config, batch, num_ranks)
     if is_cut:

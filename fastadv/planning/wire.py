@@ -60,9 +60,7 @@ def traffic(
     stage = config.engine.zero_stage if zero_stage is None else zero_stage
     rows = -(-batch.num_sentences // num_ranks) * num_ranks
     hidden, narrow = costs.encoder.hidden_size, bytes_of_weights(costs, stage)
-    num_sets = costs.num_clean_views - 1
-    if costs.objective.uses_adversary:
-        num_sets += costs.search.num_inner_steps if costs.search.reuse == "free" else 1
+    num_sets = costs.num_key_sets
     found = [
         ("row counts", "all_gather", 16 * num_ranks),
         ("keys", "all_gather", num_sets * rows * (8 + hidden * narrow)),

@@ -13,6 +13,7 @@ from fastadv.encoder.classification_head import ClassificationHead
 from fastadv.engine.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
+from fastadv.planning import wire
 from fastadv.planning.costs import BatchSize, StepCosts
 from tests.planning.test_costs import NoTokenizer, make_batch, model_config
 
@@ -65,3 +66,21 @@ def test_flops_are_those_torch_counts(case, num_sentences):
 def test_parameters_are_those_of_the_step(case):
     config, hf_config, step = make(case)
     assert StepCosts(config, hf_config).parameters.total == sum(p.numel() for p in step.parameters())
+
+
+@pytest.mark.parametrize(
+    ("objective", "perturbation", "num_sets"),
+    [
+        ("fine_tuning", {}, 0),
+        ("adversarial_training", {"method": "fgm", "epsilon": 1.0}, 0),
+        ("scal", {"method": "fgm", "epsilon": 1.0}, 1),
+        ("uscal", {"method": "fgm", "epsilon": 1.0}, 2),
+        ("robustsentembed", {"num_steps": 3, "reuse": "free"}, 4),
+    ],
+)
+def test_only_vectors_that_are_compared_are_sent(objective, perturbation, num_sets):
+    config = Config(objective=objective, perturbation=PerturbationConfig(**perturbation))
+    costs = StepCosts(config, model_config())
+    assert costs.num_key_sets == num_sets
+    sent = {traffic.part for traffic in wire.traffic(costs, BatchSize(16, 200, 20), 2)}
+    assert ("keys" in sent) == (num_sets > 0)
