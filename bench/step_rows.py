@@ -38,6 +38,7 @@ _NO_ETA = "--perturbation.use_eta=false"
 _ADAPTIVE = (*_SEARCH, "--perturbation.reuse=adaptive", _NO_ETA)
 LABELS = LabelMap(("negative", "positive"))
 _LABELLED = ("--data.label_field=label", "--data.train=demo:imdb")
+_FGM = ("--perturbation.method=fgm", "--perturbation.epsilon=1.0")
 _FREELB = ("--perturbation.method=freelb", "--perturbation.alpha=0.5", "--objective_options.weight_clean=0")
 _CLEAN_GRAPH = ("--perturbation.sigma=0", _NO_ETA, "--perturbation.inner_dropout=frozen")
 
@@ -70,7 +71,7 @@ MODES = (
     Mode("fine-tuning", ("--objective=fine_tuning", *_LABELLED), has_inner_steps=False),
     Mode(
         "scal",
-        ("--objective=scal", *_LABELLED, "--perturbation.method=fgm", "--perturbation.epsilon=1.0"),
+        ("--objective=scal", *_LABELLED, *_FGM, "--perturbation.reuse=exact"),
         has_inner_steps=False,
     ),
     Mode("freelb", ("--objective=adversarial_training", *_LABELLED, *_FREELB)),

@@ -249,6 +249,8 @@ def test_ratios_and_verdicts_of_a_hand_made_file():
             benchmark("adaptive probe", [2.15, 4.3, 2.15]),
             benchmark("rtd unigram", [4.8, 2.4], first_turn=1),
             benchmark("public", [9.5], first_turn=0),
+            benchmark("scal", [0.8, 1.6, 0.8], num_steps=None),
+            benchmark("scal textbook", [1.6, 3.2, 1.6], num_steps=None),
         ]
     }
     (steps,) = step_summary.groups_of(found["benchmarks"]).values()
@@ -261,6 +263,7 @@ def test_ratios_and_verdicts_of_a_hand_made_file():
         "adaptive, bf16, probes amortised": (None, "not run"),
         "adaptive, fp32, share of the gain": (0.97, "short"),
         "USCAL, fp32": (None, "not run"),
+        "SCAL, fp32, of its textbook form": (0.5, "PASS"),
         "rtd unigram adds, fp32": (0.5, "short"),
         "rtd generator adds, fp32": (None, "not run"),
         "peak live memory, exact, fp32, of SimCSE's": (0.99, "PASS"),

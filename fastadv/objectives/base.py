@@ -108,8 +108,8 @@ class Views:
     """the sentences themselves"""
     tokens_a_rank: Optional[float] = None
     """real tokens of the global batch over ranks; None on one process"""
-    ranks: Ranks = ALONE
-    """the ranks that share the global batch"""
+    ranks: Optional[Ranks] = None
+    """the ranks that share the global batch; None on one process"""
     last_pass: float = 1.0
     """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
     the last and 0 on the others; 1 where there are no such passes"""

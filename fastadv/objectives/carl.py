@@ -32,6 +32,7 @@ from fastadv.errors import UserError
 from .base import RunFacts, Views
 from .classification import ClassificationObjective
 from .memory_bank import MemoryBanks, Negatives, Sharing
+from .ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -127,13 +128,13 @@ class CARL(ClassificationObjective):
             self._pending.append((None, False))
             return loss, terms
         own = torch.stack([self._representation(h) for h in (views.pooled, views.adversarial_pooled)], dim=1)
-        whole = views.ranks.gather(own)
+        whole = _ranks(views).gather(own)
         had_z = self.course.has_z
         if self.course.num_steps >= self._first_contrast:
             losses = self._contrast(own, whole, views)
             loss = loss + views.last_pass * sum(losses.values())
             terms.update({name: value.detach() for name, value in losses.items()})
-        rows = views.ranks.gather(views.batch.row_ids).cpu()
+        rows = _ranks(views).gather(views.batch.row_ids).cpu()
         self._pending.append(((rows, whole.detach()), self.course.has_z and not had_z))
         return loss, terms
 
@@ -144,10 +145,10 @@ class CARL(ClassificationObjective):
 
     def _contrast(self, own: Tensor, whole: Tensor, views: Views) -> dict[str, Tensor]:
         """{L_o, L_a}, means over the global batch, of pairs (R, R_adv): ``own`` (B, 2, D) and ``whole`` (G, 2, D)."""
-        labels = views.ranks.gather(views.labels).cpu()
+        labels = _ranks(views).gather(views.labels).cpu()
         negatives = self.banks.draw(labels, self.num_negatives, self.negatives, self.course.generator)
         if not negatives:
-            self._tell(labels, views.ranks.rank)
+            self._tell(labels, _ranks(views).rank)
             return {f"loss_contrast_{name}": own.new_zeros(()) for name, _ in _SIDES}
         rows = torch.cat([entry.rows for entry in negatives])
         logits = [self._logits(whole, side, negatives) for _, side in _SIDES]
@@ -156,7 +157,7 @@ class CARL(ClassificationObjective):
         if self.estimator == "nce" and not self.course.has_z:
             self._fix_z(logits, positive.detach(), views)
         # Rows of other ranks count there. They stay in the sum, at 0, for each rank's backward serves all others'.
-        first = views.ranks.row_offset
+        first = _ranks(views).row_offset
         is_own = ((rows >= first) & (rows < first + len(own))).to(whole)
         losses = {}
         for (name, side), of_side in zip(_SIDES, logits, strict=True):
@@ -176,7 +177,7 @@ class CARL(ClassificationObjective):
         # P = s / (s + m Z / n): -log P+ = softplus(log mZ/n - log s), -log(1 - P-) = softplus(log s - log mZ/n).
         log_noise = math.log(self.num_negatives) + float(self.course.log_z[side]) - math.log(len(self.banks))
         parts = torch.cat([F.softplus(of_group - log_noise).sum(-1) for of_group in logits])
-        return F.softplus(log_noise - positive) + views.ranks.stack(parts).sum(0)
+        return F.softplus(log_noise - positive) + _ranks(views).stack(parts).sum(0)
 
     def _fix_z(self, logits: list[list[Tensor]], positive: Tensor, views: Views) -> None:
         """Z = n times the mean score of the global batch, positives and negatives, of each side."""
@@ -242,6 +243,10 @@ class _Course:
         self.generator.set_state(state["carl_generator"])
 
 
+def _ranks(views: Views) -> Ranks:
+    return ALONE if views.ranks is None else views.ranks
+
+
 def _log_sum_exp(logits: list[Tensor], views: Views) -> Tensor:
     """log of the sum of all ranks' exp(logits), of one row after another."""
     parts = []
@@ -249,4 +254,4 @@ def _log_sum_exp(logits: list[Tensor], views: Views) -> Tensor:
         # A rank may keep none of the negatives; its part is then exp(-inf), and still has a graph.
         nothing = of_group.new_full((len(of_group), 1), -math.inf)
         parts.append(torch.cat([of_group, nothing], dim=1).logsumexp(1))
-    return views.ranks.stack(torch.cat(parts)).logsumexp(0)
+    return _ranks(views).stack(torch.cat(parts)).logsumexp(0)

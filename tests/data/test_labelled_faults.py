@@ -171,5 +171,6 @@ def test_the_same_column_twice_is_seen_by_the_config():
         with pytest.raises(UserError) as caught:
             load_config(overrides=overrides)
         assert said in str(caught.value) and "\n" not in str(caught.value)
-    config = load_config(overrides=["--data.label_field=y", "--data.pair_field=b", "--data.label_names=[no, yes]"])
+    given = ["--data.label_field=y", "--data.pair_field=b", "--data.label_names=[no, yes]"]
+    config = load_config(overrides=["--objective=fine_tuning", *given])
     assert (config.data.label_field, config.data.pair_field) == ("y", "b") and len(config.data.label_names) == 2
