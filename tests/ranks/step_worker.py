@@ -112,7 +112,7 @@ def main(folder, signs_file, out_file):
                 found["mutants"][name] = with_torch(folder, case, 7)
         for stage in range(4):
             for case, num_rows in BATCHES:
-                if not has_stage(case, stage):
+                if not has_stage(case, stage, processes.world_size()):
                     continue
                 key = f"{case}, stage {stage}, {num_rows} rows"
                 found["deepspeed"][key] = with_deepspeed(folder, case, stage, num_rows, recorded)
