@@ -60,7 +60,7 @@ def has_stage(case: str, stage: int, num_ranks: int) -> bool:
 
     With four ranks, which take longest, what was made for stages 0 to 3 on two is run at the first and the last.
     """
-    if num_ranks > 2 and stage in (1, 2) and (case in SAVING or case in ("freelb", "smart", "adaptive")):
+    if num_ranks > 2 and stage in (1, 2) and (case in SAVING or case in ("freelb", "smart")):
         return False
     return stage < 3 or "checkpointed" not in case
 
