@@ -3,7 +3,8 @@
 #                   trains fine-tuning, FreeLB and SCAL on film reviews, attacks them, and compares: ten minutes
 # make study-supervised
 #                   the study of docs/study-supervised.md: five systems, three seeds; goes on where it was stopped
-# make test         sets up .venv and runs the tests
+# make test         sets up .venv and runs the tests, but for those of
+# make test-ranks   several processes that train together, and
 # make lint         ruff
 # make test-transformers
 #                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
@@ -34,7 +35,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised test test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -69,8 +70,13 @@ study-supervised: venv
 	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study --out runs/study-supervised
 
 # A file's tests stay in one process: some start several ranks once for all of them.
+RANKS := $(wildcard tests/engine/test_ranks_*.py) tests/engine/test_reshape.py
 test: venv
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(addprefix --ignore=,$(RANKS))
+
+# Each starts processes of its own: two at a time are enough.
+test-ranks: venv
+	$(BIN)/python -m pytest $(RANKS) -n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
 
 # The children of each process are forked from one that has imported everything. Two processes are enough: most of what
 # the tests wait for is a child.
