@@ -1,8 +1,8 @@
 # make quickstart   sets up .venv and trains, measures and exports a small robust encoder
 # make demo-supervised
-#                   trains fine-tuning, FreeLB and SCAL on film reviews, attacks them, and compares: ten minutes
+#                   trains fine-tuning, FreeLB and SCAL on film reviews, attacks them, and compares
 # make study-supervised
-#                   the study of docs/study-supervised.md: five systems, three seeds; goes on where it was stopped
+#                   the same of five systems with three seeds and 1,000 reviews; goes on where it was stopped
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that train together, and
 # make lint         ruff

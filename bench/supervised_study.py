@@ -46,8 +46,9 @@ SHARED = {
     "evaluation.enabled": "false",
 }
 
-# What was chosen on the dev split, where a config's own value is for other texts or more steps: passes as FreeLB's, and
-# CARL's contrast in the last quarter, for the classification has hardly begun after one epoch of 1,600 texts.
+# Where a config's own value is for other texts or more steps. SCAL's radius and CARL's start, in the last quarter, were
+# looked at on the dev split with one seed: after one epoch of 1,600 texts the classification has hardly begun. RAR has
+# FreeLB's number of passes so that they can be compared.
 OF_ARMS = {
     "scal": {"perturbation.epsilon": "2.0"},
     "carl": {"perturbation.num_steps": "3", "objective_options.start_step": "150"},
