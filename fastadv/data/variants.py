@@ -134,8 +134,8 @@ class TextVariants:
 
     Args:
         texts: of each training row.
-        tokenizer, max_length, num_token_types, position_offset: the encoder's.
-        sources: one a kind of variant; `found` adds and replaces.
+        encoder: gives ``tokenizer``, ``max_length``, ``num_token_types`` and ``position_offset``.
+        sources: one a kind of variant.
     """
 
     def __init__(self, texts: Sequence[Texts], encoder, sources: Sequence[VariantSource] = ()):
@@ -147,7 +147,11 @@ class TextVariants:
     def texts(self) -> Sequence[Texts]:
         return self._texts
 
-    def found(self, pairs: Mapping[Texts, Texts]) -> None:
+    def keep(self, names: Sequence[str]) -> None:
+        """Leaves out the variants that are none of ``names``."""
+        self._sources = {name: self._sources[name] for name in names if name in self._sources}
+
+    def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
         """From now on the variant adversarial is what ``pairs`` have; where they are empty there is none."""
         self._sources.pop("adversarial", None)
         if pairs:
@@ -193,23 +197,45 @@ def _with_variants(
     return replace(batch, variants=variants)
 
 
-def build_variants(
-    sources: Sequence[str], data: DataConfig, encoder, seed: int
-) -> Tuple[Optional[TextVariants], str]:
-    """What ``data.word_sets`` and ``data.pairs`` ask for, or None; and a hash of it for the run's identity."""
-    if data.word_sets is None and data.pairs is None:
-        return None, ""
-    kinds: List[VariantSource] = []
-    digest = hashlib.blake2b(digest_size=8)
-    if data.word_sets is not None:
-        word_sets = WordSets.load(data.word_sets)
-        kinds += [Drawn(name, word_sets, seed) for name in OF_WORD_SETS]
-        digest.update(repr((sorted(word_sets.synonyms.items()), sorted(word_sets.antonyms.items()))).encode())
-    texts = read_raw_texts(sources, data)
-    if data.pairs is not None:
-        pairs = read_pairs(data.pairs)
-        rows = paired_rows(texts, pairs, data.pairs)
-        logger.info("%s of %s training texts have a pair in %s", f"{len(rows):,}", f"{len(texts):,}", data.pairs)
-        kinds.append(Found(pairs))
-        digest.update(repr(sorted(pairs.items())).encode())
-    return TextVariants(texts, encoder, kinds), digest.hexdigest()
+@dataclass(frozen=True)
+class VariantData:
+    """What the config names, read."""
+
+    word_sets: Optional[WordSets]
+    pairs: Optional[Dict[Texts, Texts]]
+    texts: List[Texts]
+    """of each training row that is left"""
+    rows: Optional[List[int]]
+    """the training rows that are left; None: all"""
+    fingerprint: str
+    """equal for equal word sets and pairs"""
+
+    @classmethod
+    def read(cls, sources: Sequence[str], data: DataConfig) -> "VariantData":
+        """Reads ``data.word_sets`` and ``data.pairs``, and the training texts as they are.
+
+        Raises:
+            UserError: a file that cannot be read or is none of its kind, or pairs of other texts.
+        """
+        word_sets = None if data.word_sets is None else WordSets.load(data.word_sets)
+        pairs = None if data.pairs is None else read_pairs(data.pairs)
+        texts, rows = read_raw_texts(sources, data), None
+        if pairs is not None:
+            paired = paired_rows(texts, pairs, data.pairs)
+            logger.info("%s of %s training texts have a pair in %s", f"{len(paired):,}", f"{len(texts):,}", data.pairs)
+            if data.unpaired == "drop":
+                rows, texts = paired, [texts[row] for row in paired]
+        digest = hashlib.blake2b(digest_size=8)
+        if word_sets is not None:
+            digest.update(repr((sorted(word_sets.synonyms.items()), sorted(word_sets.antonyms.items()))).encode())
+        digest.update(repr((None if pairs is None else sorted(pairs.items()), data.unpaired)).encode())
+        return cls(word_sets, pairs, texts, rows, digest.hexdigest())
+
+    def variants(self, encoder, seed: int) -> TextVariants:
+        """All kinds that these data give."""
+        kinds: List[VariantSource] = []
+        if self.word_sets is not None:
+            kinds += [Drawn(name, self.word_sets, seed) for name in OF_WORD_SETS]
+        if self.pairs is not None:
+            kinds.append(Found(self.pairs))
+        return TextVariants(self.texts, encoder, kinds)

@@ -225,7 +225,7 @@ class Objective(nn.Module):
     """whether the adversarial pass hands out its token states too"""
     variants: tuple[str, ...] = ()
     """other texts of each sentence that the loss needs: fickle (synonyms: the label stays), obstinate (an antonym: it
-    flips), adversarial (an attack's text, of ``data.pairs`` or of `attack_at_epochs`); may be set by the constructor"""
+    flips), adversarial (an attack's text, of ``data.pairs`` or of `attack_at_epochs`)"""
     attack_at_epochs: Optional[EpochAttack] = None
     """where adversarial texts are found anew at epochs"""
     uses_tokens = False
