@@ -54,7 +54,7 @@ class DataConfig:
     word_sets: Optional[str] = None
     """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
     pairs: Optional[str] = None
-    """CSV of training texts and what an attack made of them (fastadv attack --write-pairs), for one that trains on it"""
+    """CSV of training texts and what an attack made of them (fastadv attack --write-pairs), for one that needs them"""
     unpaired: Literal["keep", "drop"] = "keep"
     """training texts that data.pairs has nothing for: train on them as they are, or leave them out"""
     split: str = "train"

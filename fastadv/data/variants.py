@@ -20,9 +20,11 @@ from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence, 
 
 import torch
 
+from fastadv.atomic_file import written_aside
 from fastadv.config import DataConfig
 from fastadv.data.labelled_sources import read_labelled
 from fastadv.data.packing import PackedBatch
+from fastadv.data.substitution import antonym_draw, draw_seed, synonym_draw
 from fastadv.data.text import sentence_id
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder.tokenize_texts import tokenize
@@ -56,10 +58,8 @@ class Drawn:
     seed: int
 
     def of(self, row: int, texts: Texts, epoch: int) -> Optional[Texts]:
-        from fastadv.data.substitution import antonym_draw, draw_seed, synonym_draw
-
         draw = synonym_draw if self.name == "fickle" else antonym_draw
-        return draw(texts, self.word_sets, draw_seed(self.seed, epoch, texts))
+        return draw(texts, self.word_sets, draw_seed(self.seed, epoch, texts, self.name))
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,16 @@ def read_pairs(path: str | os.PathLike) -> Dict[Texts, Texts]:
 def _texts_of(line: Mapping[str, Optional[str]], ending: str) -> Texts:
     first, second = line[f"first{ending}"] or "", line.get(f"second{ending}")
     return (first, second) if second else (first,)
+
+
+def write_pairs(path: str | os.PathLike, pairs: Mapping[Texts, Texts], labels: Mapping[Texts, str]) -> None:
+    """Writes what `read_pairs` reads; ``labels`` are the names of the texts' classes. Whole or not at all."""
+    with written_aside(Path(path)) as aside, open(aside, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(PAIR_COLUMNS)
+        for texts, found in pairs.items():
+            (first, *second), (first_found, *second_found) = texts, found
+            writer.writerow([first, *(second or [""]), labels[texts], first_found, *(second_found or [""])])
 
 
 def read_raw_texts(sources: Sequence[str], data: DataConfig) -> List[Texts]:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Optional, Sequence
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -347,5 +347,3 @@ class Step(nn.Module):
     def _stateful(self) -> list:
         of_search = [] if self.search is None else self.search.stateful()
         return [*of_search, *([] if self.average is None else [self.average]), *self.objective.stateful()]
-
-
