@@ -142,7 +142,7 @@ def plot(numbers: dict, path: Path) -> None:
     from matplotlib.figure import Figure
 
     from fastadv.evaluation.attack_chart import COLOURS, MARKERS
-    from fastadv.evaluation.charts import STYLE, frame
+    from fastadv.evaluation.charts import PRINT, STYLE, frame
 
     with rc_context(STYLE):
         figure = Figure(figsize=(12.0, 4.6), layout="constrained", facecolor="white")
@@ -157,7 +157,7 @@ def plot(numbers: dict, path: Path) -> None:
                     values = [np.nan if value is None else 100 * value for value in values]
                     label = recipe if key == "success" else None
                     panel.plot(places, values, marker, color=colour, markerfacecolor=face, label=label, markersize=7)
-            frame(panel, f"{task}: success of attacks, %; open: the control")
+            frame(panel, f"{task}: success of attacks, %; open: the control", "", PRINT)
             panel.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=25, ha="right")
             panel.set_ylim(-2, 102)
             panel.legend(frameon=False)
