@@ -32,9 +32,35 @@ import numpy as np
 
 from bench.text_study_report import Attacked, plot, report
 from fastadv.atomic_file import written_aside
+from fastadv.data.word_sets import WordSets
 
 SENTIMENT_NAMES = ("negative", "positive")
 MAX_QUERIES = {"deepwordbug": 400, "pwws": 400, "synonym": 400, "antonym": 400}
+
+SMOKE_SYNONYMS = {
+    "film": ("movie", "picture"),
+    "movie": ("film", "picture"),
+    "good": ("fine", "decent"),
+    "great": ("terrific", "wonderful"),
+    "bad": ("poor", "awful"),
+    "see": ("watch",),
+    "story": ("tale", "plot"),
+    "really": ("truly",),
+    "think": ("believe",),
+    "people": ("folks",),
+}
+SMOKE_ANTONYMS = {
+    "good": ("bad",),
+    "bad": ("good",),
+    "great": ("small",),
+    "best": ("worst",),
+    "worst": ("best",),
+    "first": ("last",),
+    "never": ("always",),
+    "more": ("less",),
+    "old": ("new",),
+    "new": ("old",),
+}
 
 SHARED = {
     "data.label_field": "label",
@@ -228,6 +254,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1} if options.smoke else {}
+    if options.smoke:
+        options.out.mkdir(parents=True, exist_ok=True)
+        options.word_sets = options.out / "word_sets.json"
+        WordSets(SMOKE_SYNONYMS, SMOKE_ANTONYMS, {"made": "by hand, for --smoke"}).save(options.word_sets)
     study = Study(options.out, options.word_sets, options.attack_data, seed=options.seed, **sizes)
     started = time.monotonic()
     found = study.run()
