@@ -38,18 +38,19 @@ from fastadv.errors import UserError
 
 SPLITS = ("train", "dev", "test")
 MIN_WORDS, MAX_WORDS = 8, 24
-NEAREST, FARTHEST = 0.9, 0.3
+NEAREST, FARTHEST = 0.9, 0.4
 """cosines of TF-IDF vectors: above the first a near sentence may be the same, below the other it is no near one"""
-_SHORT_FORMS = [
+# Only before another word, for nobody writes "how good it's."; and "have" may be a verb of its own.
+_SHORTENED = [
     *[(f"{verb}n't", f"{verb} not") for verb in "is are was were do does did has have had would should could".split()],
     ("can't", "cannot"),
     ("it's", "it is"),
     ("that's", "that is"),
     ("i'm", "i am"),
-    ("i've", "i have"),
     ("you're", "you are"),
     ("they're", "they are"),
 ]
+_WRITTEN_OUT = [*_SHORTENED, ("i've", "i have"), ("you've", "you have"), ("we've", "we have"), ("they've", "they have")]
 _STRENGTH = re.compile(r"\b(?:very|really|quite|simply|truly|just) (?=[a-z])")
 _OPENING = re.compile(r"^(?:And|But|So|Well,|Also,|Anyway,|Now,) (?=\w)")
 _ADVERB = re.compile(r"^([A-Z][a-z]+ly|However), (\w)(.*?)([.!?]*)$")
@@ -95,12 +96,13 @@ def rewritten(text: str, rng: np.random.Generator) -> str:
 
 
 def _with_other_forms(text: str) -> str:
-    for short, long in _SHORT_FORMS:
-        for old, new in ((short, long), (long, short)):
-            found = re.search(rf"\b{re.escape(old)}\b", text, re.IGNORECASE)
-            if found is not None:
-                word = new[:1].upper() + new[1:] if found[0][:1].isupper() or old.startswith("i'") else new
-                return text[: found.start()] + word + text[found.end() :]
+    forms = [(rf"\b{short}\b", long) for short, long in _WRITTEN_OUT]
+    forms += [(rf"\b{long}\b(?= [a-z])", short) for short, long in _SHORTENED]
+    for old, new in forms:
+        found = re.search(old, text, re.IGNORECASE)
+        if found is not None:
+            word = new[:1].upper() + new[1:] if found[0][:1].isupper() else new
+            return text[: found.start()] + word + text[found.end() :]
     return text
 
 

@@ -82,6 +82,9 @@ def test_rewriting_by_hand():
     texts = {
         "It's good.": {"It's good.", "It is good."},
         "I do not like it.": {"I do not like it.", "I don't like it."},
+        "I know how good it is.": {"I know how good it is."},
+        "It is long.": {"It is long.", "It's long."},
+        "We've seen it; I have it.": {"We've seen it; I have it.", "We have seen it; I have it."},
         "A really good film.": {"A really good film.", "A good film."},
         "And it ends well.": {"And it ends well.", "It ends well."},
         "Sadly, it ends there!": {"Sadly, it ends there!", "It ends there, sadly!"},
