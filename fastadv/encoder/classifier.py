@@ -30,7 +30,7 @@ class Classifier(nn.Module):
         encoder: with cls pooling, of a model type that has a head (`classification_head.LAYOUTS`).
         head: h (B, D) → logits (B, C).
         label_map: the names of the C classes.
-        beside: modules that are saved with it, each as ``<name>.safetensors``.
+        beside: modules that are saved with it, each as ``<name>.safetensors``; a classifier as a folder ``<name>``.
 
     Raises:
         UserError: another pooling, or a model type without a head.
@@ -131,6 +131,9 @@ class Classifier(nn.Module):
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=_on_cpu(state))
         for name, module in self.beside.items():
+            if isinstance(module, Classifier):
+                module.save_pretrained(folder / name)
+                continue
             save_file(_on_cpu(module.state_dict()), folder / f"{name}.safetensors")
 
 

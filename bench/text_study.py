@@ -1,0 +1,243 @@
+"""Text-level systems beside fine-tuning: clean accuracy, and what falls to attacks on the text.
+
+    fastadv prepare-attack-data
+    python -m bench.text_study --out runs/study-text
+
+| task | texts | systems | attacks |
+|---|---|---|---|
+| sentiment | sentences of Rotten Tomatoes, of the demo's package | fine-tuning, SAFER, and ADA and TaiChi on the pairs of \
+either attack | deepwordbug, pwws, synonym |
+| paraphrase | pairs made of the demo's reviews (`bench.paraphrase_pairs`) | fine-tuning, BAT pairwise and triplet | \
+synonym, antonym |
+
+The pairs are those that DeepWordBug and PWWS make of 400 training texts, with fine-tuning as the victim. All systems of
+a task train on the same texts, in the same order, from the same weights, for the same number of steps; every model is
+attacked on the same held-out texts, each beside its control (`fastadv/evaluation/text_attack_control.py`). Every step
+is a fastadv command, and finished ones are not done again: a stopped study goes on. It ends in ``study.md``,
+``study.png`` and ``study.json``.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+import numpy as np
+
+from bench.text_study_report import Attacked, plot, report
+from fastadv.atomic_file import written_aside
+
+SENTIMENT_NAMES = ("negative", "positive")
+MAX_QUERIES = {"deepwordbug": 400, "pwws": 400, "synonym": 400, "antonym": 400}
+
+SHARED = {
+    "data.label_field": "label",
+    "data.max_sentences": "null",
+    "train.batch_size": "16",
+    "train.max_steps": "null",
+    "train.log_every": "10",
+    "train.eval_every": "null",
+    "dev.data": "none",
+    "dev.patience": "null",
+    "optimizer.lr": "1.0e-4",
+    "optimizer.warmup_ratio": "0.1",
+    "optimizer.weight_decay": "0.01",
+    "engine.precision": "bf16",
+    "engine.num_threads": "1",
+}
+OF_TASK = {
+    # TaiChi reads the mean of the states, and its baseline is to differ in nothing else.
+    "sentiment": {"encoder.pooling": "mean", "encoder.max_length": "50"},
+    "paraphrase": {"encoder.pooling": "cls", "encoder.max_length": "64"},
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A system on a task."""
+
+    task: str
+    name: str
+    config: str
+    pairs_of: Optional[str] = None
+    """the attack whose pairs it trains on"""
+    options: Dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.task}/{self.name}"
+
+
+ARMS = (
+    Arm("sentiment", "fine-tuning", "fine_tuning"),
+    Arm("paraphrase", "fine-tuning", "fine_tuning"),
+    Arm("sentiment", "safer", "safer"),
+    Arm("paraphrase", "bat-pairwise", "bat_pairwise"),
+    Arm("paraphrase", "bat-triplet", "bat_triplet"),
+    Arm("sentiment", "ada-deepwordbug", "ada", "deepwordbug"),
+    Arm("sentiment", "ada-pwws", "ada", "pwws"),
+    Arm("sentiment", "taichi-deepwordbug", "taichi", "deepwordbug"),
+    Arm("sentiment", "taichi-pwws", "taichi", "pwws"),
+)
+ATTACKS = {"sentiment": ("deepwordbug", "pwws", "synonym"), "paraphrase": ("synonym", "antonym")}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Sizes and places."""
+
+    out: Path
+    word_sets: Path
+    attack_data: Optional[Path]
+    num_train: int = 1600
+    num_attacked: int = 400
+    """training texts that pairs are made of"""
+    num_test: int = 200
+    num_epochs: int = 4
+    seed: int = 0
+    processes: int = 2
+
+    def data(self, task: str, split: str) -> Path:
+        return self.out / "data" / task / f"{split}.csv"
+
+    def folder(self, arm: Arm) -> Path:
+        return self.out / arm.task / arm.name
+
+    def model(self, arm: Arm) -> Path:
+        return self.folder(arm) / "model"
+
+    def pairs(self, recipe: str) -> Path:
+        return self.out / "data" / f"pairs-{recipe}.csv"
+
+    def make_data(self) -> None:
+        """Writes what both tasks train on and are tested on; the first ``num_attacked`` training texts are attacked."""
+        from bench.paraphrase_pairs import main as make_paraphrases
+        from fastadv.data.demo import demo_sentiment
+
+        texts, labels = demo_sentiment()
+        order = np.random.default_rng(self.seed).permutation(len(texts))
+        parts = {"test": order[: self.num_test], "train": order[self.num_test :][: self.num_train]}
+        parts["attacked"] = parts["train"][: self.num_attacked]
+        for split, rows in parts.items():
+            path = self.data("sentiment", split)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_aside(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(["text", "label"])
+                writer.writerows([texts[row], SENTIMENT_NAMES[labels[row]]] for row in rows)
+        if not self.data("paraphrase", "train").exists():
+            sizes = ["--train", str(self.num_train), "--dev", "8", "--test", str(self.num_test)]
+            folder = str(self.data("paraphrase", "train").parent)
+            make_paraphrases(["--word_sets", str(self.word_sets), "--out", folder, *sizes, "--seed", str(self.seed)])
+
+    def training(self, arm: Arm) -> List[str]:
+        """The command that trains an arm."""
+        settings = {**SHARED, **OF_TASK[arm.task], "data.train": self.data(arm.task, "train")}
+        settings |= {"train.num_epochs": self.num_epochs, "train.seed": self.seed, "train.output_dir": self.folder(arm)}
+        if arm.task == "paraphrase":
+            settings |= {"data.field": "first", "data.pair_field": "second"}
+        if arm.config in ("safer", "bat_pairwise", "bat_triplet"):
+            settings["data.word_sets"] = self.word_sets
+        if arm.pairs_of is not None:
+            settings["data.pairs"] = self.pairs(arm.pairs_of)
+        settings |= arm.options
+        return ["train", "--config", f"configs/{arm.config}.yaml", *(f"--{key}={v}" for key, v in settings.items())]
+
+    def attack(self, recipe: str, task: str, models: Sequence[Arm], split: str, out: Path) -> List[str]:
+        """The command that attacks models on a split."""
+        command = ["attack", "--recipe", recipe, "--data", str(self.data(task, split)), "--out", str(out)]
+        command += [part for arm in models for part in ("--model", str(self.model(arm)))]
+        command += ["--max_queries", str(MAX_QUERIES[recipe]), "--processes", str(self.processes)]
+        command += ["--max_texts", str(max(self.num_test, self.num_attacked)), "--seed", str(self.seed)]
+        if task == "paraphrase":
+            command += ["--field", "first", "--pair_field", "second"]
+        if recipe in ("synonym", "antonym"):
+            command += ["--word_sets", str(self.word_sets)]
+        elif self.attack_data is not None:
+            command += ["--attack_data", str(self.attack_data)]
+        return command
+
+    def train(self, arms: Sequence[Arm]) -> None:
+        with ThreadPoolExecutor(self.processes) as pool:
+            waiting = [pool.submit(self._train, arm) for arm in arms]
+            try:
+                for future in waiting:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _train(self, arm: Arm) -> None:
+        if (self.model(arm) / "config.json").exists():
+            return
+        self.folder(arm).mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        run(self.training(arm), self.folder(arm) / "log.txt", f"training {arm.key}")
+        (self.folder(arm) / "seconds.txt").write_text(f"{time.monotonic() - started:.0f}\n")
+
+    def run(self) -> Dict[str, Dict[str, Attacked]]:
+        """All of it; task → attack → what it found."""
+        self.make_data()
+        first = [arm for arm in ARMS if arm.pairs_of is None]
+        self.train(first)
+        victim = ARMS[0]
+        for recipe in sorted({arm.pairs_of for arm in ARMS if arm.pairs_of is not None}):
+            if not self.pairs(recipe).exists():
+                out = self.out / "pairs" / recipe
+                command = self.attack(recipe, victim.task, [victim], "attacked", out)
+                out.mkdir(parents=True, exist_ok=True)
+                command += ["--write-pairs", str(self.pairs(recipe))]
+                run(command, out / "log.txt", f"{recipe} on {self.num_attacked} training texts")
+        self.train([arm for arm in ARMS if arm.pairs_of is not None])
+        found: Dict[str, Dict[str, Attacked]] = {}
+        for task, recipes in ATTACKS.items():
+            models = [arm for arm in ARMS if arm.task == task]
+            for recipe in recipes:
+                out = self.out / "attacks" / task / recipe
+                out.mkdir(parents=True, exist_ok=True)
+                run(self.attack(recipe, task, models, "test", out), out / "log.txt", f"{recipe} on {task}")
+                found.setdefault(task, {})[recipe] = Attacked.read(out)
+        return found
+
+
+def run(command: Sequence[str], log: Path, what: str) -> None:
+    """Runs a fastadv command with its output in ``log``."""
+    print(f"{what} ({log})", flush=True)
+    started = time.monotonic()
+    with log.open("a") as file:
+        whole = [sys.executable, "-m", "fastadv.cli", *command]
+        done = subprocess.run(whole, stdout=file, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        last = log.read_text().strip().splitlines()[-1:]
+        raise SystemExit(f"{what} failed: {' '.join(last)} ({log})")
+    print(f"{what}: {time.monotonic() - started:.0f} s", flush=True)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/study-text"))
+    parser.add_argument("--word_sets", type=Path, default=Path("runs/word_sets.json"), help="of fastadv word-sets")
+    parser.add_argument("--attack_data", type=Path, help="the folder of fastadv prepare-attack-data, where not its own")
+    parser.add_argument("--smoke", action="store_true", help="a few texts and steps: whether all of it runs")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1} if options.smoke else {}
+    study = Study(options.out, options.word_sets, options.attack_data, seed=options.seed, **sizes)
+    started = time.monotonic()
+    found = study.run()
+    text, numbers = report(found)
+    numbers["minutes"] = (time.monotonic() - started) / 60
+    (study.out / "study.md").write_text(text, encoding="utf-8")
+    (study.out / "study.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    plot(numbers, study.out / "study.png")
+    print(f"{text}\n{numbers['minutes']:.1f} minutes; {study.out / 'study.png'}")
+
+
+if __name__ == "__main__":
+    main()
