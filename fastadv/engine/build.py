@@ -245,6 +245,11 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
+    if objective.victim is not None:
+        from fastadv.objectives.victims import build_victim
+
+        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
+        objective.victim_probabilities = build_victim(objective.victim, encoder, label_map.names, dtype)
     second = None
     if objective.uses_second_network:
         second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})

@@ -29,6 +29,8 @@ class A2T(AttackedTexts):
         recipe: the attack, as `fastadv attack --recipe` knows it.
     """
 
+    attack_at_epochs = EpochAttack()
+
     def __init__(
         self,
         hidden_size: int,
@@ -48,7 +50,7 @@ class A2T(AttackedTexts):
         if max_queries < 1:
             raise UserError(f"objective_options.max_queries: {max_queries} given, must be 1 or more")
         self.weight_adversarial = weight_adversarial
-        self.attack_at_epochs = EpochAttack(num_clean_epochs, share, recipe, max_queries)
+        self.attack_at_epochs = EpochAttack(recipe, num_clean_epochs, share, max_queries)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         return self.augmented(views, self.weight_adversarial)

@@ -3,12 +3,11 @@
 Where the texts come from is the run's business: `data.pairs`, or an attack at the start of an epoch.
 """
 
-from typing import Callable, Literal, Optional
+from typing import Literal, Optional
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 
 from .base import Views
@@ -26,10 +25,6 @@ class AttackedTexts(ClassificationObjective):
         targets: hard, the class of x; soft, the probabilities that the frozen ``victim`` gives x'.
         victim: a trained classifier of the encoder's own vocabulary and of the same classes, by folder or name; for
             soft targets alone. It is no part of the model and of no checkpoint, and is read again when a run goes on.
-
-    Attributes:
-        victim_probabilities: batch → (B, C), constants, in the order of the run's classes; given by the run where there
-            is a victim. No module, so that DeepSpeed does not find it.
     """
 
     variants = ("adversarial",)
@@ -45,7 +40,6 @@ class AttackedTexts(ClassificationObjective):
                 f"objective_options.victim = {victim}: expected null where objective_options.targets is hard"
             )
         self.targets, self.victim = targets, victim
-        self.victim_probabilities: Optional[Callable[[PackedBatch], Tensor]] = None
 
     def attacked_losses(self, views: Views) -> Tensor:
         """(B,) the cross-entropy of each x', of meaning where there is one."""
@@ -64,6 +58,9 @@ class AttackedTexts(ClassificationObjective):
         Attacked texts join the training set: where few rows have one, each counts what a clean text does, no more.
         """
         clean = self.cross_entropy(views.pooled, views)
+        if "adversarial" not in views.variants:
+            # An epoch before the first attack.
+            return clean, {"loss_clean": clean.detach()}
         losses = self.attacked_losses(views)
         attacked = views.mean(losses.where(views.variants["adversarial"].is_present, losses.new_zeros(())))
         return clean + weight * attacked, {"loss_clean": clean.detach(), "loss_adversarial": attacked.detach()}

@@ -42,6 +42,8 @@ class BAT(ClassificationObjective):
             all.
     """
 
+    variants = ("fickle", "obstinate")
+
     def __init__(
         self,
         hidden_size: int,
@@ -141,8 +143,6 @@ class BATTriplet(BAT):
     Args:
         weight_triplet: lambda. The others are those of BAT.
     """
-
-    variants = ("fickle", "obstinate")
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""SAFER, ADA, Base_adv, A2T and BAT on vectors made by hand: whose text counts, distances to the last digit, options."""
+"""SAFER, ADA, Base_adv, A2T and BAT on vectors made by hand: whose text counts, distances to a digit, options."""
 
 import math
 
@@ -66,15 +66,15 @@ def test_an_attacked_text_counts_what_a_clean_one_does(name):
     for is_present in (PRESENT, torch.zeros_like(PRESENT), torch.ones_like(PRESENT)):
         loss, terms = objective.loss(views(objective, x, {"adversarial": attacked}, is_present))
         expected = cross_entropy(objective, x).sum() + 0.5 * cross_entropy(objective, attacked)[is_present].sum()
-        assert loss == pytest.approx(float(expected.detach()) / NUM_ROWS, rel=1e-14)
-        assert loss == pytest.approx(float(terms["loss_clean"] + 0.5 * terms["loss_adversarial"]), rel=1e-14)
+        assert loss.item() == pytest.approx(float(expected.detach()) / NUM_ROWS, rel=1e-14)
+        assert loss.item() == pytest.approx(float(terms["loss_clean"] + 0.5 * terms["loss_adversarial"]), rel=1e-14)
 
 
 def test_base_adv_is_the_mean_over_attacked_texts():
     objective, attacked = make("base_adv"), vectors(1).requires_grad_()
     assert not objective.uses_clean
     loss, _ = objective.loss(views(objective, None, {"adversarial": attacked}))
-    assert loss == pytest.approx(float(cross_entropy(objective, attacked)[PRESENT].mean().detach()), rel=1e-14)
+    assert loss.item() == pytest.approx(float(cross_entropy(objective, attacked)[PRESENT].mean().detach()), rel=1e-14)
     nothing, _ = objective.loss(views(objective, None, {"adversarial": attacked}, torch.zeros_like(PRESENT)))
     # With a graph, for a batch without an attacked text is stepped on like any other.
     nothing.backward()
@@ -118,7 +118,7 @@ def test_pairwise_by_hand():
     assert terms["loss_fickle"] == pytest.approx(float(pulled), rel=1e-13)
     assert terms["loss_obstinate"] == pytest.approx(float(pushed), rel=1e-13)
     expected = cross_entropy(objective, x, "mean") + 2 * pulled + 3 * pushed
-    assert loss == pytest.approx(float(expected.detach()), rel=1e-13)
+    assert loss.item() == pytest.approx(float(expected.detach()), rel=1e-13)
 
 
 def test_triplet_by_hand():
@@ -128,7 +128,7 @@ def test_triplet_by_hand():
     d_f, d_o = (1 - F.cosine_similarity(x, other) for other in (fickle, obstinate))
     rows = (d_f + 0.8 - d_o).clamp(min=0) * PRESENT
     expected = cross_entropy(objective, x, "mean") + 2 * rows.sum() / NUM_ROWS
-    assert loss == pytest.approx(float(expected.detach()), rel=1e-13)
+    assert loss.item() == pytest.approx(float(expected.detach()), rel=1e-13)
 
 
 @pytest.mark.parametrize("name", BAT)
@@ -196,8 +196,8 @@ def test_equal_texts_have_distance_0_and_a_finite_gradient(name):
     loss, _ = objective.loss(views(objective, x, {"fickle": x, "obstinate": x}))
     loss.backward()
     assert x.grad.isfinite().all()
-    extra = 1.2 if name == "bat_pairwise" else PRESENT.float().mean()
-    assert loss == pytest.approx(float(cross_entropy(objective, x, "mean").detach() + extra), rel=1e-12)
+    extra = 1.2 if name == "bat_pairwise" else PRESENT.double().mean()
+    assert loss.item() == pytest.approx(float(cross_entropy(objective, x, "mean").detach() + extra), rel=1e-12)
 
 
 def test_texts_that_no_weight_counts_are_not_drawn():
