@@ -124,7 +124,9 @@ def _assigned(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
     columns = np.tile(np.arange(logits.size), 2)
     demands = coo_array((ones, (rows, columns)), shape=(num_texts + num_classes, logits.size)).tocsr()
     # A corner of this polytope has no fractions, and the simplex method ends in one.
-    solved = linprog(-logits.ravel(), A_eq=demands, b_eq=np.concatenate([np.ones(num_texts), counts]), method="highs-ds")
+    solved = linprog(
+        -logits.ravel(), A_eq=demands, b_eq=np.concatenate([np.ones(num_texts), counts]), method="highs-ds"
+    )
     if not solved.success:
         raise RuntimeError(f"the class bias was not found: {solved.message}")
     return solved.x.reshape(logits.shape).argmax(axis=1)

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 from fastadv.evaluation.text_attack_rates import (
     CAPS,
     mcnemar,
@@ -16,6 +15,7 @@ from fastadv.evaluation.text_attack_rates import (
     rates_by_class,
     share_of,
 )
+from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 
 
 def wilson_by_hand(count, total, z=1.959963984540054):
