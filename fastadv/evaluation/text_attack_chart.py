@@ -85,6 +85,8 @@ def _dots(
             label=model["name"],
             **_look(model, number),
         )
+    for line in range(1, len(lines)):
+        axes.axhline(line - 0.5, color=PRINT.grid, linewidth=0.8)
     axes.set_xlim(-2, 102)
     axes.set_ylim(max(len(lines), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), lines)

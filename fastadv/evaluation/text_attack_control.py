@@ -76,7 +76,8 @@ def _biases(load: Callable[[str], Any], names: Sequence[str], data: LabelledText
         others, other_logits = _classified(load(name), data, batch_size)
         if set(labels) != set(others):
             raise UserError(
-                f"the models know different classes: {', '.join(labels)} and {', '.join(others)}; a control needs the same"
+                f"the models know different classes: {', '.join(labels)} and {', '.join(others)}; "
+                "a control needs the same"
             )
         said = np.bincount([labels.index(others[i]) for i in other_logits.argmax(axis=1)], minlength=len(labels))
         yield name, match_class_share(logits, said / len(logits), labels)

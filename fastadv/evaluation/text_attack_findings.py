@@ -35,7 +35,7 @@ def models_of(runs: Sequence[AttackedModel]) -> List[AttackedModel]:
 
 
 def comparisons(runs: Sequence[AttackedModel], labels: Sequence[str]) -> List[dict]:
-    """Each model with the baseline and with its control, and each control with the baseline; in all, by class, at caps."""
+    """Each model with the baseline and its control, each control with the baseline; all texts and by class, at caps."""
     baseline, *others = models_of(runs) or [None]
     controls = controls_of(runs)
     pairs = []
@@ -99,7 +99,7 @@ def _sentence(baseline, model, cap: Cap, to_baseline: dict, to_control: Optional
     first, second = _fooled_shares(to_baseline)
     said = (
         f"{model.name}{where} falls on {second} of the {to_baseline['num_texts']:,} texts that it and {baseline.name} "
-        f"get right, {baseline.name} on {first}: {_points(to_baseline)}."
+        f"get right, {baseline.name} on {first}: difference {_points(to_baseline)}."
     )
     conclusion = {
         NONE: "No gain.",
@@ -114,7 +114,7 @@ def _sentence(baseline, model, cap: Cap, to_baseline: dict, to_control: Optional
     control, second = _fooled_shares(to_control)
     return (
         f"{said} The control, {baseline.name} with its class shares, falls on {control} where it falls on {second} "
-        f"({to_control['num_texts']:,} texts): {_points(to_control)}. {conclusion}"
+        f"({to_control['num_texts']:,} texts): difference {_points(to_control)}. {conclusion}"
     )
 
 

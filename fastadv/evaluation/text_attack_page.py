@@ -19,15 +19,13 @@ MAX_WORDS_SHOWN = 400
 _STYLE = """
 :root { --gone: #a3480a; --come: #0b5fa5; }
 @media (prefers-color-scheme: dark) { :root { --gone: #f0a35e; --come: #7fb8ee; } }
-.texts td { text-align: left; white-space: normal; vertical-align: top; overflow-wrap: anywhere; }
+.texts td, .texts th { text-align: left; white-space: normal; vertical-align: top; overflow-wrap: anywhere; }
 .texts td:last-child { min-width: 22rem; }
 del { color: var(--gone); text-decoration: line-through; }
 ins { color: var(--come); text-decoration: none; border-bottom: 2px solid currentColor; font-weight: 600; }
-.sub { white-space: normal; }
 .control td:first-child { font-style: italic; }
 img { display: block; width: 100%; height: auto; background: #fff; border-radius: .5rem; }
 li { margin: .4rem 0; max-width: 46rem; }
-.verdict { font-weight: 600; }
 """
 
 
@@ -94,7 +92,7 @@ def marked(before: str, after: str) -> str:
         if old == new:
             parts.append(shown(old))
         elif old and new:
-            parts.append(f'<span class="sub"><del>{shown(old)}</del> <ins>{shown(new)}</ins></span>')
+            parts.append(f"<del>{shown(old)}</del> <ins>{shown(new)}</ins>")
         else:
             parts.append(f"<del>{shown(old)}</del>" if old else f"<ins>{shown(new)}</ins>")
     return f"<bdi>{' '.join(parts)}</bdi>"
@@ -125,9 +123,9 @@ def _lead(results: dict) -> str:
 def _findings(results: dict) -> str:
     items = [f"<li>{shown(one['sentence'])}</li>" for one in results["findings"]]
     note = (
-        '<p class="note">A gain counts only beyond the control: the baseline with its bias moved to the robust model\'s '
-        "class share. Rates are of the texts that were right before; at a cap, a success that changed more counts as "
-        "failed.</p>\n"
+        '<p class="note">A gain counts only beyond the control: the baseline with its bias moved to the robust '
+        "model's class share. Rates are of the texts that were right before; at a cap, a success that changed more "
+        "counts as failed.</p>\n"
     )
     return f"<ul>{''.join(items)}</ul>\n{note}" if items else note
 
@@ -157,8 +155,8 @@ def _per_class(results: dict) -> str:
             said = [_percent(said.get(when)) for when in ("before", "after")]
             lines.append(_line(model, [shown(label), attacked, *shares, *said]))
     note = (
-        '<p class="note">Said before, after: the share of all texts that the model gives to this class. Where one class '
-        "takes everything after the attack, the attack has destroyed texts rather than turned them.</p>\n"
+        '<p class="note">Said before, after: the share of all texts that the model gives to this class. Where one '
+        "class takes everything after the attack, the attack has destroyed texts rather than turned them.</p>\n"
     )
     return f"<h2>By class</h2>\n{note}{_table(head, lines)}"
 
