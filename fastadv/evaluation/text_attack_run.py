@@ -8,6 +8,7 @@ to mix with. Texts that ended in an error are tried again.
 
 import csv
 import importlib.metadata
+import json
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from fastadv.evaluation.attack_report import versions
 from fastadv.evaluation.attack_run import AttackedData, check_out, fingerprint, hash_of_texts, part_path, short_names
 from fastadv.evaluation.classifier_attack import labels_of
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings
+from fastadv.evaluation.text_attack_control import AttackedModel, control_runs
+from fastadv.evaluation.text_attack_report import REPORT_FILES, write_report
 from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, RowWriter, TextAttackRow, columns, write_rows
 from fastadv.evaluation.text_attack_workers import AttackJob, attack_here, attack_in_processes
 
@@ -90,16 +93,21 @@ class TextAttackRun:
             f"{settings.recipe}, goal {settings.goal}, {limited} a text, in {processes}; into {self.out}{pairs}"
         )
 
-    def run(self, progress: bool = False) -> List["AttackedModel"]:
+    @property
+    def files(self) -> List[str]:
+        """What `run` writes into the folder."""
+        return [*REPORT_FILES, "rows.csv" if len(self.models) == 1 else "rows-*.csv", LOG]
+
+    def run(self, progress: bool = False) -> dict:
         """Attacks all models, each model after the first also beside its control, and writes the files.
+
+        Returns:
+            what is in ``text-attack.json``, and ``num_pairs`` where pairs are written.
 
         Raises:
             UserError: what `check` finds, a model without a trained head, labels that it does not know, or another run
                 that writes to the same folder.
         """
-        from fastadv.evaluation.text_attack_control import AttackedModel, control_runs
-        from fastadv.evaluation.text_attack_report import write_report
-
         self.check()
         data, rows = self.data.read()
         out = Path(self.out).expanduser()
@@ -118,10 +126,10 @@ class TextAttackRun:
             runs += control_runs(self.names, lambda name: self._job(model_of[name]).load(), data, attack)
         for run, path in zip(runs, rows_files(out, [run.name for run in runs])):
             write_rows(path, run.rows)
+        results = write_report(out, runs)
         if self.pairs is not None:
-            write_pairs(self.pairs, runs[0].rows)
-        write_report(out, runs)
-        return runs
+            results["num_pairs"] = write_pairs(self.pairs, runs[0].rows)
+        return results
 
     def attack(
         self,
@@ -147,19 +155,21 @@ class TextAttackRun:
             LabelledText(int(row), tuple(of_text), int(label))
             for row, label, *of_text in zip(rows, labels_of(classifier, data), *parts)
         ]
-        recipe: Dict[str, Any] = {}
         key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key(), _version_of_textattack()]
-        with _writer(part_path(Path(self.out).expanduser() / "parts", key, "csv"), data.second is not None) as writer:
+        path = part_path(Path(self.out).expanduser() / "parts", key, "csv")
+        recipe = _read_facts(path)
+        with _writer(path, data.second is not None) as writer:
             done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
             waiting = [text for text in texts if _key_of(text, names) not in done]
             if not waiting:
-                found: Iterator[TextAttackRow] = iter(())
+                found: Iterator[TextAttackRow] = (row for row in ())
             elif self.num_processes > 1:
                 found = attack_in_processes(job, waiting, names, min(self.num_processes, len(waiting)), recipe)
             else:
                 found = attack_here(job, waiting, classifier, recipe)
             with _Progress(name, texts, len(waiting), list(done.values()), progress) as bar, closing(found):
                 for row in found:
+                    _keep_facts(path, recipe)
                     writer.write(row)
                     done[_key(row)] = row
                     bar.add(row)
@@ -239,6 +249,22 @@ def _writer(path: Path, is_pair: bool) -> Iterator[RowWriter]:
             raise UserError(f"another run writes to {path}; wait for its end, or give another --out")
         with RowWriter(path, is_pair) as writer:
             yield writer
+
+
+def _read_facts(path: Path) -> Dict[str, Any]:
+    """What the recipe said of itself when the rows at ``path`` were begun; nothing before."""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _keep_facts(path: Path, facts: Dict[str, Any]) -> None:
+    path = path.with_suffix(".json")
+    if not path.exists():
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _is_locked(file) -> bool:

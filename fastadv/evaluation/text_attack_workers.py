@@ -61,7 +61,7 @@ def attack_here(
     try:
         with output_to(job.log):
             attacker, victim = _build(job, classifier)
-            if facts is not None:
+            if facts is not None and not facts:
                 facts.update(facts_of(attacker, texts))
         for text in texts:
             with output_to(job.log):

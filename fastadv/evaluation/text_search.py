@@ -1,8 +1,8 @@
 """What every attack on a text has in common: questions that are counted and limited, a goal, and what was found.
 
-Success is told by the goal. ``untargeted``: the prediction is no longer the true class, which the change of the text has
-left as it was (a fickle example). ``remain``: the prediction is still the class that was true before the change, which
-has made another one true (an obstinate example, BAT section 2.2).
+Success is told by the goal. ``untargeted``: the prediction is no longer the true class, which the change of the text
+has left as it was (a fickle example). ``remain``: the prediction is still the class that was true before the change,
+which has made another one true (an obstinate example, BAT section 2.2).
 """
 
 from dataclasses import dataclass, field

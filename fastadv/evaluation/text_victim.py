@@ -4,8 +4,8 @@ Texts of one question are tokenised together, those that come out as the same to
 tokens; what has been answered is kept until the next text is attacked. So an answer never depends on which text was
 attacked before, in which process.
 
-TextAttack asks it like its own model wrappers: ``victim(texts)``, ``victim.get_grad(text)``, ``victim.tokenize(texts)``,
-with ``model``, ``tokenizer`` and ``max_length`` beside them. Nothing here needs TextAttack.
+TextAttack asks it like its own model wrappers: ``victim(texts)``, ``victim.get_grad(text)``,
+``victim.tokenize(texts)``, with ``model``, ``tokenizer`` and ``max_length`` beside them. Nothing here needs TextAttack.
 
 Shapes: ``N`` texts, ``C`` classes, ``L`` tokens of one text, ``E`` embedding size.
 """
@@ -142,7 +142,7 @@ class TextVictim:
         ).to(encoder.device)
 
     def get_grad(self, text: Text) -> Dict[str, np.ndarray]:
-        """``ids`` (1, L), and ``gradient`` (L, E) by the word embeddings of the cross-entropy of the predicted class."""
+        """``ids`` (1, L), and ``gradient`` (L, E) by word embeddings of the predicted class's cross-entropy."""
         tokens, special, types = self._tokens([text])
         batch = self._pack(tokens, special, types)
         words: List[Tensor] = []

@@ -1,4 +1,4 @@
-"""Balanced Adversarial Training's attacks by words (BAT sections 2 and 3, appendix A.2), on sets of synonyms and antonyms.
+"""Balanced Adversarial Training's attacks by words (BAT sections 2 and 3, appendix A.2), on sets of words.
 
 | | what changes | goal by default |
 |---|---|---|
@@ -27,10 +27,10 @@ _Place = Tuple[int, int]
 """which text of a pair, which of its words"""
 
 _AUXILIARIES = (
-    "am is are was were can could will would shall should may might must do does did has have had ought need"
+    "am is are was were can could will would shall should may might must do does did has have had ought"
 ).split()
 _CONTRACTED = {"can": "can't", "will": "won't", **{w: f"{w}n't" for w in "is are was were could would should".split()}}
-_CONTRACTED.update({word: f"{word}n't" for word in "do does did has have had must need".split()})
+_CONTRACTED.update({word: f"{word}n't" for word in "do does did has have had must".split()})
 """of the others the contraction is not what people write"""
 _PLAIN = {negated: word for word, negated in _CONTRACTED.items()}
 _PLAIN.update({"shan't": "shall", "mightn't": "might", "oughtn't": "ought", "cannot": "can", "ain't": "is"})
@@ -103,14 +103,15 @@ def negated(text: str) -> List[str]:
     "I can do it" gives "I can't do it", "I am not going" gives "I am going". A verb without an auxiliary gains none.
     """
     words, found = words_of(text), []
-    for index, word in enumerate(words):
-        if word.key in _PLAIN:
-            found.append(replaced(text, {index: _PLAIN[word.key]}))
-        elif word.key in _NEGATIONS:
-            found.append(_without(text, word))
-        elif word.key in _AUXILIARIES and not (index + 1 < len(words) and words[index + 1].key in _NEGATIONS):
-            with_it = _CONTRACTED.get(word.key, f"{word.key} not")
-            found.append(replaced(text, {index: with_it}))
+    keys = ["", *(word.key for word in words), ""]
+    for index, (before, key, after) in enumerate(zip(keys, keys[1:], keys[2:])):
+        if key in _PLAIN:
+            found.append(replaced(text, {index: _PLAIN[key]}))
+        elif key in _NEGATIONS:
+            found.append(_without(text, words[index]))
+        # Of several verbs in a row the first is negated: "can't do", not "can don't".
+        elif key in _AUXILIARIES and after not in _NEGATIONS and before not in (*_AUXILIARIES, *_NEGATIONS, *_PLAIN):
+            found.append(replaced(text, {index: _CONTRACTED.get(key, f"{key} not")}))
     return [changed for changed in dict.fromkeys(found) if changed != text]
 
 
