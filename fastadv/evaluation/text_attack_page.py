@@ -106,9 +106,16 @@ def _near_changes(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:
     return [(f"… {last}", f"… {last}"), *changes[1:]]
 
 
+def recipe_name(protocol: Dict[str, Any]) -> Optional[str]:
+    """What the attack of a report is called: its ``recipe``, or that of its ``settings``."""
+    settings = protocol.get("settings")
+    found = settings.get("recipe") if isinstance(settings, dict) else protocol.get("recipe")
+    return found if isinstance(found, str) else None
+
+
 def _title(protocol: Dict[str, Any]) -> str:
-    recipe = protocol.get("recipe")
-    return f"Text attack: {shown(str(recipe))}" if recipe else "Text attack"
+    recipe = recipe_name(protocol)
+    return f"Text attack: {shown(recipe)}" if recipe else "Text attack"
 
 
 def _lead(results: dict) -> str:
@@ -163,6 +170,9 @@ def _per_class(results: dict) -> str:
 
 def _protocol(results: dict) -> str:
     entries = {**results["protocol"], "versions": results["versions"]}
+    for model in results["models"]:
+        if model.get("control"):
+            entries[model["name"]] = model["control"]
     lines = "".join(f"<dt>{shown(str(name))}</dt><dd>{shown(_words(value))}</dd>" for name, value in entries.items())
     return f"<h2>How</h2>\n<dl>{lines}</dl>\n"
 
@@ -170,6 +180,8 @@ def _protocol(results: dict) -> str:
 def _words(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{name}: {_words(part)}" for name, part in value.items())
+    if isinstance(value, float):
+        return f"{value:.4g}"
     if isinstance(value, list):
         return ", ".join(_words(part) for part in value)
     return "none" if value is None else str(value)
