@@ -1,4 +1,4 @@
-"""The command line: ``fastadv train | encode | evaluate | attack | report | reshape-checkpoint``. Parsing only.
+"""The command line: ``fastadv COMMAND``. Parsing only.
 
 A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that
 could not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
@@ -23,6 +23,8 @@ from fastadv.cli_parts import (
     encoder_words,
     load_encoder,
 )
+from fastadv.cli_prepare_attack_data import add_prepare_attack_data
+from fastadv.cli_word_sets import add_word_sets
 from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -75,6 +77,8 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_encode(commands)
     add_evaluate(commands)
     add_attack(commands)
+    add_prepare_attack_data(commands)
+    add_word_sets(commands)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser
