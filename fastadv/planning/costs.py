@@ -22,7 +22,7 @@ from torch import nn
 
 from fastadv.config import Config
 from fastadv.config_checks import rtd_generator_of
-from fastadv.encoder.classification_head import ClassificationHead
+from fastadv.encoder.classification_head import make_head
 from fastadv.objectives.base import Objective, resolve_objective
 
 from .cards import find_card, peak_flops
@@ -302,7 +302,7 @@ def _objective_of(config: Config, hidden_size: int) -> Objective:
         # Of how many classes only the data know, where no names are given.
         num_classes = len(config.data.label_names or "01")
         with torch.device("meta"):
-            given = (*given, ClassificationHead(hidden_size, num_classes))
+            given = (*given, make_head(config.encoder.pooling, hidden_size, num_classes))
     make = partial(objective, *given, **config.objective_options)
     try:
         with torch.device("meta"):

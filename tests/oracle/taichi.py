@@ -4,7 +4,8 @@ Of the toy encoder's h (D,), which is what the contrast compares and what the cl
 
     logits = out_weight h + out_bias          (C,)
 
-    CE_clean  = mean over all rows of CE(clean network at x)        CE_adv = mean over paired rows of CE(adv network at x')
+    CE_clean  = mean over all rows of CE(clean network at x)
+    CE_adv    = mean over paired rows of CE(adversarial network at x')
     CTR       = mean over paired rows i of -log( exp(s(anchor_i, key_i)/tau) / sum over paired j != i of exp(...) )
     CTR_clean : anchors z_clean(x), keys z_clean(x')                CTR_adv: anchors z_adv(x'), keys z_adv(x)
     KL_clean  = mean over paired rows of KL(p_clean(x) || p_adv(x))
