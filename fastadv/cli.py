@@ -1,4 +1,5 @@
-"""The command line: ``fastadv train | encode | evaluate | attack | report | reshape-checkpoint``. Parsing only.
+"""The command line, parsing only: ``fastadv train | encode | evaluate | attack | average | report`` and
+``reshape-checkpoint``.
 
 A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that
 could not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
@@ -13,6 +14,7 @@ from typing import Optional, Sequence
 
 from fastadv import __version__
 from fastadv.cli_attack import add_attack
+from fastadv.cli_average import add_average
 from fastadv.cli_evaluate import add_evaluate
 from fastadv.cli_parts import (
     Parser,
@@ -75,6 +77,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_encode(commands)
     add_evaluate(commands)
     add_attack(commands)
+    add_average(commands)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser

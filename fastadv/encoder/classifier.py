@@ -126,11 +126,14 @@ class Classifier(nn.Module):
             card: README.md; None writes a short one.
             state_dict: weights of ``encoder.hf`` to write in place of its own.
         """
-        is_mean = self.encoder.pooling == "mean"
-        if card is None and is_mean:
-            card = f"{default_card(self.encoder)}\nIt is a classifier: {MEAN_HEAD_NOTE}.\n"
-        write_model = self._write_with_linear_head if is_mean else self._write_model
+        card = self.default_card() if card is None else card
+        write_model = self._write_with_linear_head if self.encoder.pooling == "mean" else self._write_model
         return export_encoder(self.encoder, folder, card, state_dict, write_model)
+
+    def default_card(self) -> str:
+        """README.md of an export about whose training nothing was said."""
+        card = default_card(self.encoder)
+        return f"{card}\nIt is a classifier: {MEAN_HEAD_NOTE}.\n" if self.encoder.pooling == "mean" else card
 
     def _write_with_linear_head(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
         hf = self.encoder.hf
