@@ -20,7 +20,7 @@ each a mean, each once, with a gradient on both sides.
 | no_kl | without the KL: the two ends of the linear average (`fastadv average`) in one run | two |
 | no_ctr | without the CTR | two |
 | no_adv | CE_clean + CTR_clean + KL(p_clean(x) ‖ p_clean(x')) | one |
-| clean | CE_clean + CTR_clean: the paper's CLEAN. So is no_kl's first network, but for gradients clipped together | one |
+| clean | CE_clean + CTR_clean: the paper's CLEAN; so is no_kl's first network, but for joint clipping | one |
 | adversarial | CE_adv + CTR_adv: the paper's ADVERSARIAL | one |
 
 What the paper leaves open. A text without a pair is in CE_clean alone; the other terms are means over the paired rows
