@@ -31,6 +31,7 @@ SHIPPED = {
     "carl": "fastadv.objectives.carl:CARL",
     "rar": "fastadv.objectives.rar:RAR",
     "smart": "fastadv.objectives.smart:SMART",
+    "taichi": "fastadv.objectives.taichi:TaiChi",
 }
 
 

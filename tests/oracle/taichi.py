@@ -164,6 +164,7 @@ class Views:
 
     def __init__(self, rows, masks, parameters):
         self.rows, self.masks, self.parameters = rows, masks, parameters
+        self.known = {}
 
     def of(self, network):
         start = f"{network}."
@@ -171,6 +172,11 @@ class Views:
 
     def h(self, network, text, i):
         """(D,); of ``text`` "x" or "x'"."""
+        if (network, text, i) not in self.known:
+            self.known[network, text, i] = self.encoded(network, text, i)
+        return self.known[network, text, i]
+
+    def encoded(self, network, text, i):
         sentence = self.rows[i].text if text == "x" else self.rows[i].attacked
         own, drawn = self.of(network), self.masks.get((network, text), Masks(None, None))
         embedding = None if drawn.embedding is None else drawn.embedding[i]
