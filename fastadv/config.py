@@ -51,6 +51,12 @@ class DataConfig:
     """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
     label_names: Optional[List[str]] = None
     """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
+    word_sets: Optional[str] = None
+    """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
+    pairs: Optional[str] = None
+    """CSV of training texts and what an attack made of them (fastadv attack --write-pairs), for one that needs them"""
+    unpaired: Literal["keep", "drop"] = "keep"
+    """training texts that data.pairs has nothing for: train on them as they are, or leave them out"""
     split: str = "train"
     """the split of a named dataset, a SentEval folder or demo:imdb"""
     cache_dir: str = "~/.cache/fastadv"

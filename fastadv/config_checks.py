@@ -60,6 +60,8 @@ RULES = {
         (lambda value: len(value) == len(set(value)) > 1 and all(name and name == name.strip() for name in value)),
         "a list of two or more different names of classes",
     ),
+    "data.word_sets": _NAMED,
+    "data.pairs": _NAMED,
     "data.split": _NAMED,
     "data.cache_dir": _NAMED,
     "data.max_sentences": _at_least(2),
@@ -225,6 +227,8 @@ def _check_columns(config: Config) -> None:
     for key in ("pair_field", "label_names"):
         if data.label_field is None and getattr(data, key) is not None:
             raise UserError(f"data.{key} = {show(getattr(data, key))}: expected null where data.label_field is null")
+    if data.pairs is None and data.unpaired != "keep":
+        raise UserError(f"data.unpaired = {data.unpaired}: expected keep where data.pairs is null")
     keys = ("field", "positive_field", "negative_field", "pair_field", "label_field")
     columns = [(key, getattr(data, key)) for key in keys]
     for i, (key, column) in enumerate(columns):

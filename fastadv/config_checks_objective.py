@@ -14,10 +14,30 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
         UserError: one line with the key, its value and what is allowed.
     """
     _check_labels(config, objective)
+    _check_variants(config, objective)
     _check_method(config, objective)
     if objective.uses_anchor:
         _check_start(config)
     _check_dev(config)
+
+
+def _check_variants(config: Config, objective: type[Objective]) -> None:
+    """Refuses an objective without the texts it needs, and texts without use for them."""
+    data, wanted = config.data, set(objective.variants)
+    needs = {
+        "word_sets": bool(wanted & {"fickle", "obstinate"}),
+        "pairs": "adversarial" in wanted and objective.attack_at_epochs is None,
+    }
+    made_by = {"word_sets": "a JSON file of `fastadv word-sets`", "pairs": "a CSV of `fastadv attack --write-pairs`"}
+    for key, is_needed in needs.items():
+        value = getattr(data, key)
+        if is_needed and value is None:
+            raise UserError(f"data.{key} = null: expected {made_by[key]} where objective is {config.objective}")
+        if value is not None and not is_needed:
+            raise UserError(
+                f"data.{key} = {show(value)}: expected null where objective is {config.objective}, which has no use "
+                "for it"
+            )
 
 
 def _check_labels(config: Config, objective: type[Objective]) -> None:

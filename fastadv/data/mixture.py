@@ -71,3 +71,41 @@ class JoinedText:
         """Equal for equal texts in an equal order."""
         names = "\n".join(text.fingerprint for text in self.texts)
         return f"joined-{hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}"
+
+
+class SelectedText:
+    """Some rows of labelled text, in the order given; row i is the i-th of them.
+
+    Args:
+        rows: (n,) their numbers in ``text``.
+    """
+
+    def __init__(self, text, rows: Sequence[int]):
+        self._text, self._rows = text, np.asarray(rows, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Dict:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        return {**self._text[int(self._rows[index])], "row": index}
+
+    def token_pieces(self) -> Iterator[np.ndarray]:
+        """The ``input_ids`` (n,) of each row."""
+        return (self[i]["input_ids"] for i in range(len(self)))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(len(self),) int32, tokens of each sentence."""
+        return np.asarray(self._text.lengths[self._rows])
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(len(self),) int64, the class of each row."""
+        return self._text.labels[self._rows]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal rows of equal texts."""
+        return f"{self._text.fingerprint}-{hashlib.blake2b(self._rows.tobytes(), digest_size=8).hexdigest()}"

@@ -4,7 +4,7 @@ Shapes: ``B`` sentences, ``T`` real tokens of all of them.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class PackedBatch:
     """a text that means the same as each sentence, in their order; None where only sentences are given"""
     hard_negative: Optional["PackedBatch"] = None
     """likewise a text that is close to each sentence and means something else"""
+    variants: Mapping[str, "PackedBatch"] = field(default_factory=dict)
+    """other texts of each sentence by name, in their order (`fastadv.data.variants`); of a variant itself none"""
+    is_present: Optional[Tensor] = None
+    """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""
     token_sentence: Tensor = field(init=False, repr=False)
     """(T,) int64, the sentence a token belongs to"""
 
@@ -44,8 +48,7 @@ class PackedBatch:
         # output_size spares a GPU the synchronisation that counting the repeats would cost.
         token_sentence = torch.repeat_interleave(sentences, self.lengths, output_size=self.num_tokens)
         object.__setattr__(self, "token_sentence", token_sentence)
-        for name in ("positive", "hard_negative"):
-            given = getattr(self, name)
+        for name, given in {"positive": self.positive, "hard_negative": self.hard_negative, **self.variants}.items():
             if given is not None and given.num_sentences != self.num_sentences:
                 raise ValueError(f"{name} has {given.num_sentences} sentences, the batch {self.num_sentences}")
 
@@ -72,7 +75,7 @@ class PackedBatch:
         for name in ("positive", "hard_negative"):
             given = getattr(self, name)
             moved[name] = None if given is None else given.to(device)
-        return replace(self, **moved)
+        return replace(self, variants={name: texts.to(device) for name, texts in self.variants.items()}, **moved)
 
     def twice(self) -> "PackedBatch":
         """The sentences twice: row B + b is row b once more. What is given with them is left out."""
@@ -100,6 +103,7 @@ class PackedBatch:
         bounds = [num_sentences * i // num_parts for i in range(num_parts + 1)]
         given = {name: getattr(self, name) for name in ("positive", "hard_negative")}
         given = {name: [None] * num_parts if whole is None else whole.split(num_parts) for name, whole in given.items()}
+        variants = {name: texts.split(num_parts) for name, texts in self.variants.items()}
         parts = []
         for i, (first, end) in enumerate(zip(bounds, bounds[1:])):
             tokens = slice(ends[first], ends[end])
@@ -114,6 +118,8 @@ class PackedBatch:
                     sentence_ids=self.sentence_ids[first:end],
                     labels=None if self.labels is None else self.labels[first:end],
                     row_ids=None if self.row_ids is None else self.row_ids[first:end],
+                    variants={name: of_parts[i] for name, of_parts in variants.items()},
+                    is_present=None if self.is_present is None else self.is_present[first:end],
                     **{name: of_parts[i] for name, of_parts in given.items()},
                 )
             )

@@ -36,7 +36,7 @@ class Classifier(nn.Module):
             (`classification_head.LAYOUTS`).
         head: h (B, D) → logits (B, C).
         label_map: the names of the C classes.
-        beside: modules that are saved with it, each as ``<name>.safetensors``.
+        beside: modules that are saved with it, each as ``<name>.safetensors``; a classifier as a folder ``<name>``.
 
     Raises:
         UserError: another pooling, a model type without a head, or a head of the other pooling.
@@ -160,6 +160,9 @@ class Classifier(nn.Module):
 
     def _write_beside(self, folder: Path) -> None:
         for name, module in self.beside.items():
+            if isinstance(module, Classifier):
+                module.save_pretrained(folder / name)
+                continue
             save_file(_on_cpu(module.state_dict()), folder / f"{name}.safetensors")
 
 

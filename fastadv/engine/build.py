@@ -1,9 +1,11 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
+import copy
 import logging
 from functools import partial
 from typing import Iterator, Optional, Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -12,14 +14,15 @@ from fastadv.config_parser import check_option_names
 from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.labelled import LabelledText, agree
 from fastadv.data.labels import LabelMap, describe_classes
-from fastadv.data.mixture import JoinedText, describe_sources, weighted_sources
+from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
+from fastadv.data.variants import TextVariants, VariantData
 from fastadv.engine.gather import AllRanks
 from fastadv.engine.processes import first_rank_first, rank, world_size
 from fastadv.engine.step import Step
 from fastadv.errors import UserError
-from fastadv.objectives.base import RunFacts
+from fastadv.objectives.base import Objective, RunFacts
 from fastadv_kernels import BackendError, set_backend
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,17 @@ class TrainingData:
         self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
         _require_negatives(config, texts)
         parts = [(len(text), source.weight) for text, source in zip(texts, sources)]
+        self._variant_data: Optional[VariantData] = None
+        self._variants: Optional[TextVariants] = None
+        self._sources, self._config = [source.path for source in sources], config
+        if data.word_sets is not None or data.pairs is not None:
+            self._read_variants(len(self.text))
+            if self._variant_data.rows is not None:
+                rows = self._variant_data.rows
+                ends = np.cumsum([count for count, _ in parts])
+                counts = np.diff(np.searchsorted(rows, ends), prepend=0)
+                parts = [(int(count), weight) for count, (_, weight) in zip(counts, parts)]
+                self.text = SelectedText(self.text, rows)
         self.order = BatchOrder(
             self.text.lengths, train.batch_size, train.seed, data.bucket_batches, parts, world_size()
         )
@@ -68,13 +82,37 @@ class TrainingData:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal sentences cut by equal tokenizers to equal lengths."""
-        return self.text.fingerprint
+        """Equal for equal sentences cut by equal tokenizers to equal lengths, with equal variants."""
+        own = self.text.fingerprint
+        return own if self._variant_data is None else f"{own}-{self._variant_data.fingerprint}"
+
+    def _read_variants(self, num_rows: int) -> None:
+        self._variant_data = VariantData.read(self._sources, self._config.data)
+        if self._variant_data.rows is None and len(self._variant_data.texts) != num_rows:
+            raise ValueError(f"{len(self._variant_data.texts)} texts for {num_rows} tokenised rows")
+
+    def use_variants(self, objective: Objective, encoder) -> None:
+        """Has batches bring the variants that ``objective`` asks for."""
+        if not objective.variants:
+            return
+        if self._variant_data is None:
+            self._read_variants(len(self.text))
+        self._variants = self._variant_data.variants(encoder, self._config.train.seed)
+        self._variants.keep(objective.variants)
+
+    @property
+    def variants(self) -> Optional[TextVariants]:
+        """Other texts of each row, for an objective that asks for them."""
+        return self._variants
+
+    def _collate_of(self, epoch: int):
+        return self._collate if self._variants is None else self._variants.collate(self._collate, epoch)
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
         """This rank's share of each batch that is left of an epoch after its first ``start_batch``."""
         share = rank(), world_size()
-        return make_loader(self.text, self.order, epoch, start_batch, self._num_workers, self._collate, share)
+        collate = self._collate_of(epoch)
+        return make_loader(self.text, self.order, epoch, start_batch, self._num_workers, collate, share)
 
     def first_batch(self) -> PackedBatch:
         """The whole batch the run starts with, without starting loader processes."""
@@ -207,6 +245,10 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
+    second = None
+    if objective.uses_second_network:
+        second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
+        objective.second_classifier = copy.deepcopy(objective.classifier)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
@@ -220,6 +262,11 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
         detection = build_detection(objective.detection, encoder, counts, dtype)
+    if config.engine.compile != "none" and second is not None:
+        raise UserError(
+            f"engine.compile = {config.engine.compile}: expected none where objective is {config.objective}, which "
+            "trains two networks"
+        )
     if config.engine.compile != "none" and encoder.path == "generic":
         raise UserError(
             f"engine.compile = {config.engine.compile}: expected none, for {config.encoder.model} runs padded, "
@@ -234,6 +281,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         engine.compile,
         engine.joint_views,
         config.train.micro_batch_size,
+        second,
     )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
@@ -262,6 +310,7 @@ def run_facts(config: Config, data: TrainingData) -> RunFacts:
         total_steps=data.total_steps,
         seed=config.train.seed,
         row_labels=labels,
+        label_names=None if data.label_map is None else list(data.label_map.names),
         accumulation_steps=config.train.accumulation_steps,
         ranks=AllRanks(),
     )

@@ -76,7 +76,9 @@ class Gauges:
         vectors = self._step_module.watch.vectors
         # A given positive is another text.
         second = vectors.get("z+") if self._batch.positive is None else None
-        return self._collapse.look(step, vectors.get("z", vectors.get("z_adv")), second, self._batch.sentence_ids)
+        # Without a clean pass those of another view.
+        first = vectors.get("z", next(iter(vectors.values()), None))
+        return self._collapse.look(step, first, second, self._batch.sentence_ids)
 
     def _memory_gib(self) -> float:
         """The most that the process of any rank has held so far."""

@@ -132,8 +132,9 @@ class Trainer:
         self._comparison = Comparison(self.config.evaluation, self.run_folder, self.config.data.field)
         with _generator_untouched():
             processes.first_rank_only(lambda: self._comparison.measure_before(self.encoder))
-        if self.config.engine.zero_stage == 3 and self._dev_score is not None:
-            # Stage 3 cuts the weights to pieces; dev scores are those of a whole model.
+        needs_whole = self._dev_score is not None or self._step.objective.attack_at_epochs is not None
+        if self.config.engine.zero_stage == 3 and needs_whole:
+            # Stage 3 cuts the weights to pieces; what is measured or attacked on the way is a whole model.
             self._whole_model = copy.deepcopy(self._model, {id(self.encoder.tokenizer): self.encoder.tokenizer})
         self._engine = zero.initialise(self._step, self.config, self.total_steps)
         try:
@@ -155,11 +156,15 @@ class Trainer:
         self._data = TrainingData(self.config, self.encoder, progress)
         self.total_steps, label_map = self._data.total_steps, self._data.label_map
         self._step = build_step(self.config, self.encoder, self._data.text, label_map)
-        self._step.objective.begin(run_facts(self.config, self._data))
+        objective = self._step.objective
+        self._data.use_variants(objective, self.encoder)
+        objective.begin(run_facts(self.config, self._data))
         self._model = self.encoder
         if label_map is not None:
-            objective = self._step.objective
-            self._model = Classifier(self.encoder, objective.classifier, label_map, objective.exported_beside())
+            beside = objective.exported_beside()
+            if self._step.second is not None:
+                beside["second"] = Classifier(self._step.second, objective.second_classifier, label_map)
+            self._model = Classifier(self.encoder, objective.classifier, label_map, beside)
             score = partial(labelled_dev_score, self.config, self.encoder, label_map, progress)
             self._dev_score = processes.first_rank_first(score)
         check_resolution(self.config, self._step, self._data.first_batch())
@@ -198,6 +203,7 @@ class Trainer:
         saved_at = self.position.step if self.position.step else -1
         self._engine.train()
         while not self.is_finished:
+            self._attack_if_due()
             batches = self._data.batches(self.position.epoch, self.position.batch)
             for batch in self._gauges.clock.each("data", batches):
                 if not self._one_batch(batch.to(self._device)):
@@ -275,10 +281,7 @@ class Trainer:
         is_due = self.is_finished or (every is not None and position.step % every == 0)
         if self._dev_score is None or not is_due:
             return
-        model = self._model
-        if self._whole_model is not None:
-            model = self._whole_model
-            model.load_state_dict(zero.full_precision_weights(self._model))
+        model = self._as_it_is()
         with _generator_untouched(), self._gauges.clock("eval"):
             score = processes.first_rank_only(lambda: float(self._dev_score(model)))
         # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
@@ -296,6 +299,25 @@ class Trainer:
         if self._is_out_of_patience:
             self._progress.say(f"the last {position.num_scores_since_best} dev scores are no better (dev.patience)")
         self._call("on_eval", position.step, {"dev": score})
+
+    def _as_it_is(self):
+        """The model with the weights of now, whole. All ranks call it."""
+        if self._whole_model is None:
+            return self._model
+        self._whole_model.load_state_dict(zero.full_precision_weights(self._model))
+        return self._whole_model
+
+    def _attack_if_due(self) -> None:
+        """At an epoch's start: the training texts that an attack fools the model on, for an objective that asks."""
+        plan, position = self._step.objective.attack_at_epochs, self.position
+        if plan is None:
+            return
+        from fastadv.engine.epoch_attack import texts_of_epoch
+
+        model = self._as_it_is() if position.batch == 0 else None
+        with _generator_untouched(), self._gauges.clock("attack"):
+            pairs = texts_of_epoch(plan, position, model, self._data, self.run_folder, self.config.train.seed)
+        self._data.variants.set_found(pairs)
 
     def _is_save_due(self) -> bool:
         every = self.config.train.save_every

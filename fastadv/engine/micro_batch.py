@@ -21,6 +21,7 @@ from fastadv.perturbation.chains import perturbed
 
 from .dropout_replay import DropoutReplay
 from .gather import GlobalBatch
+from .variant_passes import Passed, encode_texts, encode_variants
 
 if TYPE_CHECKING:
     from .step import Step
@@ -52,6 +53,9 @@ class MicroBatch:
         hard_negative: (b, D), where such are given.
         masks: those of z's pass behind X.
         keys_masks: those of z+ and what follows.
+        tokens: (t, D) last hidden states of z's pass, where the objective asks for them.
+        variants: h and, likewise, states of each other text of the sentences.
+        second, second_variants: the second network's, where there is one.
     """
 
     def __init__(self, step: "Step", batch: PackedBatch, first_row: int, is_only: bool, inside: list[Callable] = ()):
@@ -78,10 +82,20 @@ class MicroBatch:
         return self._batch if self.is_only else replace(self._batch)
 
     def encode_clean(self) -> None:
-        """The clean passes: z's, z+'s, and that of given hard negatives."""
+        """The clean passes: z's, z+'s, that of given hard negatives, those of variants, and the second network's."""
+        self._encode_sentences()
+        step, batch = self._step, self.batch
+        uses_tokens = step.objective.uses_tokens
+        self.variants = encode_variants(lambda texts: self._run(self._encode_text, texts, uses_tokens), batch)
+        if step.second is not None:
+            anew = partial(self._run, encode_texts, step.second)
+            self.second = anew(batch, uses_tokens) if step.objective.uses_clean else (None, None)
+            self.second_variants = encode_variants(lambda texts: anew(texts, uses_tokens), batch)
+
+    def _encode_sentences(self) -> None:
         batch, objective = self.batch, self._step.objective
         embed = self._step.encoder.embedder(batch) if self.is_only else None
-        self.pooled = self.positive = self.hard_negative = None
+        self.pooled = self.positive = self.hard_negative = self.tokens = None
         if not objective.uses_clean:
             # Masks of X's alone; inner steps with frozen dropout have those that come first behind it.
             with nullcontext() if self.is_only else torch.no_grad():
@@ -91,7 +105,7 @@ class MicroBatch:
         if self._step.joins_views(batch):
             self.pooled, self.positive = self._run(self._encode_both, batch, embed)
         else:
-            self.pooled = self._run(self._encode_query, batch, embed)
+            self.pooled, self.tokens = self._run(self._encode_query, batch, embed)
             self.keys_masks = DropoutReplay(batch.input_ids.device)
             if objective.uses_positive:
                 self.positive = self._run(self._encode_positive, batch, embed)
@@ -127,10 +141,13 @@ class MicroBatch:
             options["corrupted"] = step.detection.corrupt(batch)
         return self._run(partial(step.detection, **options), batch, self.pooled, query, eta)
 
-    def _encode_query(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]]) -> Tensor:
+    def _encode_query(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]]) -> Passed:
         x = self._embed_first(batch, embed)
         self.masks = DropoutReplay(x.device)
-        return self._step.encode(x, batch)
+        step = self._step
+        if step.objective.uses_tokens:
+            return step.encoder.encode_with_tokens(x, batch)
+        return step.encode(x, batch), None
 
     def _encode_both(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]]) -> tuple[Tensor, Tensor]:
         embed = embed or self._step.encoder.embedder(batch)
@@ -144,6 +161,9 @@ class MicroBatch:
 
     def _encode_anew(self, texts: PackedBatch, embed: Optional[Callable[[], Tensor]] = None) -> Tensor:
         return self._step.encode((embed or self._step.encoder.embedder(texts))(), texts)
+
+    def _encode_text(self, texts: PackedBatch, uses_tokens: bool) -> Passed:
+        return encode_texts(self._step.encoder, texts, True) if uses_tokens else (self._encode_anew(texts), None)
 
     def _embed_first(self, batch: PackedBatch, embed: Optional[Callable[[], Tensor]]) -> Tensor:
         self._x_masks = DropoutReplay(batch.input_ids.device)

@@ -5,6 +5,7 @@
     delta, eta = search  encode(X + delta + eta) against the keys, constants
     z_adv = encode(X + delta)                  a mask of its own, X's graph kept
     L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
+    other texts of the sentences, and the second network's passes, where the objective asks for them
     loss  = objective(z, z+, z_adv, L_RTD)
 
 Each rank's share may pass in pieces (``micro_batch.py``); z, z+ and z_adv of all of them meet in the loss. Under
@@ -17,14 +18,14 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Optional, Sequence
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
 from fastadv.config import PerturbationConfig
 from fastadv.data.packing import PackedBatch
-from fastadv.objectives.base import Keys, Objective, Views
+from fastadv.objectives.base import Keys, Objective, SecondViews, Views
 from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation
 
 from .average import AverageModel
@@ -36,6 +37,7 @@ from .gather import GlobalBatch
 from .inner_loss import InnerLoss, kept_buffers
 from .micro_batch import MicroBatch, num_pieces
 from .row_watch import RowWatch
+from .variant_passes import joined, joined_variants
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -55,6 +57,7 @@ class Step(nn.Module):
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
         micro_batch_size: sentences that pass through the encoder at a time; None: all. Not with ``reuse`` none or free,
             and not with ``compile``.
+        second: the second encoder, for an objective with ``uses_second_network``.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -78,14 +81,18 @@ class Step(nn.Module):
         compile: str = "none",
         joint_views: Optional[bool] = False,
         micro_batch_size: Optional[int] = None,
+        second: Optional[nn.Module] = None,
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
             raise ValueError("a detection is given exactly where the objective asks for one")
+        if (second is None) == objective.uses_second_network:
+            raise ValueError("a second network is given exactly where the objective asks for one")
         self.encoder = encoder
         self.objective = objective
         self.perturbation = perturbation.as_mixed()
         self.detection = detection
+        self.second = second
         self._joint_views = joint_views
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
@@ -127,7 +134,8 @@ class Step(nn.Module):
         with ExitStack() as stack:
             inside = []
             if self.compute_dtype is not None:
-                encoders = [self.encoder, *([] if self.detection is None else [self.detection.discriminator])]
+                of_detection = None if self.detection is None else self.detection.discriminator
+                encoders = [e for e in (self.encoder, of_detection, self.second) if e is not None]
                 inside = [stack.enter_context(encoder.computing_in(self.compute_dtype)) for encoder in encoders]
             loss, terms = self._loss(batch, self._pieces(batch, inside))
         self.metrics.update(loss=loss.detach(), **terms)
@@ -143,11 +151,11 @@ class Step(nn.Module):
         whole, objective, search = self.whole, self.objective, self.search
         for piece in pieces:
             piece.encode_clean()
-        pooled = _joined([piece.pooled for piece in pieces])
+        pooled = joined([piece.pooled for piece in pieces])
         query, keys = None if pooled is None else objective.project(pooled), None
         if objective.uses_positive:
-            positive = _joined([piece.positive for piece in pieces])
-            keys = self._keys(batch, positive, _joined([piece.hard_negative for piece in pieces]))
+            positive = joined([piece.positive for piece in pieces])
+            keys = self._keys(batch, positive, joined([piece.hard_negative for piece in pieces]))
         views = Views(
             query,
             batch.sentence_ids,
@@ -159,10 +167,15 @@ class Step(nn.Module):
             tokens_a_rank=whole.tokens_a_rank,
             ranks=whole,
             average_logits=self._average_logits(pieces),
+            tokens=joined([piece.tokens for piece in pieces]),
+            variants=joined_variants([piece.variants for piece in pieces], batch),
+            second=self._second_views(pieces, batch),
         )
         if query is not None:
             self.watch.see("z", query)
             self.watch.see_keys("z+", keys)
+        for name, variant in views.variants.items():
+            self.watch.see(f"h of {name}", variant.pooled)
         etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
         if search is not None:
             search.begin()
@@ -181,7 +194,7 @@ class Step(nn.Module):
                     adversarial.append(piece.encode_adversarial(found.delta))
                 if self.detection is not None:
                     etas[i] = found.eta
-            pooled, tokens = map(_joined, zip(*adversarial))
+            pooled, tokens = map(joined, zip(*adversarial))
             views = self.with_adversarial(views, pooled, tokens)
         if search is not None:
             metrics, self.fault = search.finish(whole)
@@ -211,11 +224,17 @@ class Step(nn.Module):
             adversarial_tokens=tokens,
         )
 
+    def _second_views(self, pieces: list[MicroBatch], batch: PackedBatch) -> Optional[SecondViews]:
+        if self.second is None:
+            return None
+        pooled, tokens = (joined(list(parts)) for parts in zip(*(piece.second for piece in pieces)))
+        return SecondViews(pooled, joined_variants([piece.second_variants for piece in pieces], batch), tokens)
+
     def _average_logits(self, pieces: list[MicroBatch]) -> Optional[Tensor]:
         if self.average is None:
             return None
         dtype = self.compute_dtype or next(self.encoder.parameters()).dtype
-        return _joined([self.average.logits(piece.batch, dtype) for piece in pieces])
+        return joined([self.average.logits(piece.batch, dtype) for piece in pieces])
 
     @property
     def _is_frozen(self) -> bool:
@@ -258,7 +277,7 @@ class Step(nn.Module):
         Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
         """
         replays = self.objective.uses_adversary and (self._is_frozen or self.perturbation.reuse == "none")
-        if replays or not self.objective.uses_positive or batch.positive is not None:
+        if replays or not self.objective.uses_positive or batch.positive is not None or self.objective.uses_tokens:
             return False
         if self._joint_views is None:
             # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.
@@ -328,8 +347,3 @@ class Step(nn.Module):
     def _stateful(self) -> list:
         of_search = [] if self.search is None else self.search.stateful()
         return [*of_search, *([] if self.average is None else [self.average]), *self.objective.stateful()]
-
-
-def _joined(parts: Sequence[Optional[Tensor]]) -> Optional[Tensor]:
-    """(B, D) of the pieces' vectors; None where they have none."""
-    return None if parts[0] is None else parts[0] if len(parts) == 1 else torch.cat(list(parts))

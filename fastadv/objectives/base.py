@@ -6,11 +6,12 @@ It owns its heads. It knows nothing of DeepSpeed, files, devices, or of how the 
 it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
@@ -72,6 +73,31 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What a network makes of another text of each sentence."""
+
+    pooled: Tensor
+    """(B, D) h of the text; of a missing one, h of the sentence itself in its place"""
+    is_present: Tensor
+    """(B,) bool"""
+    batch: PackedBatch
+    """the texts, T' tokens of them"""
+    tokens: Optional[Tensor] = None
+    """(T', D) last hidden states; where `uses_tokens`"""
+
+
+@dataclass(frozen=True)
+class SecondViews:
+    """What the second network makes of the same texts; where `uses_second_network`."""
+
+    pooled: Optional[Tensor]
+    """(B, D) h of the clean pass; None without `uses_clean`"""
+    variants: Mapping[str, Variant]
+    tokens: Optional[Tensor] = None
+    """(T, D) last hidden states of the clean pass; where `uses_tokens`"""
+
+
+@dataclass(frozen=True)
 class Views:
     """Everything a loss may use, with its graph.
 
@@ -115,6 +141,13 @@ class Views:
     """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
     the last and 0 on the others; 1 where there are no such passes"""
 
+    tokens: Optional[Tensor] = None
+    """(T, D) last hidden states of the clean pass; where `uses_tokens`"""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """other texts of the sentences by name; those of the objective's `variants` that this epoch has any of"""
+    second: Optional[SecondViews] = None
+    """the second network's; where `uses_second_network`"""
+
     def mean(self, row_losses: Tensor) -> Tensor:
         """The mean of ``row_losses`` (B,) over the global batch.
 
@@ -122,6 +155,18 @@ class Views:
         mean over all rows also where ranks have unequal shares.
         """
         return row_losses.sum() / (len(row_losses) if self.rows_a_rank is None else self.rows_a_rank)
+
+    def masked_mean(self, row_losses: Tensor, is_counted: Tensor) -> Tensor:
+        """The mean of ``row_losses`` (B,) over those rows of the global batch where ``is_counted`` (B,) bool; 0 where
+        there are none. Ranks as in `mean`."""
+        ranks = self.ranks or ALONE
+        num_counted = ranks.gather(is_counted.to(row_losses.dtype)).sum()
+        return torch.where(is_counted, row_losses, 0).sum() * ranks.num_ranks / num_counted.clamp(min=1)
+
+    def gather(self, vectors: Tensor) -> Keys:
+        """``vectors`` (B, D) of all ranks' sentences, with their graph, as keys."""
+        ranks = self.ranks or ALONE
+        return Keys(ranks.gather(vectors), ranks.gather(self.sentence_ids), ranks.row_offset, ranks.num_ranks)
 
 
 @dataclass(frozen=True)
@@ -135,10 +180,26 @@ class RunFacts:
     seed: int = 0
     row_labels: Optional[np.ndarray] = None
     """(num_rows,) int64, the class of each; None where there are none"""
+    label_names: Optional[Sequence[str]] = None
+    """of the classes, in the order of their ids"""
     accumulation_steps: int = 1
     """batches of an optimizer step"""
     ranks: Ranks = ALONE
     """who else takes part, for state that is shared out"""
+
+
+@dataclass(frozen=True)
+class EpochAttack:
+    """An attack on random training texts at the start of epochs, by the model as it is then (A2T, METHODS 4)."""
+
+    recipe: str = "a2t"
+    """of `fastadv attack --recipe`"""
+    first_epoch: int = 1
+    """the first epoch that begins with one, counted from 0"""
+    share: float = 0.2
+    """of the training texts: it ends once so many are fooled"""
+    max_queries: int = 200
+    """a text"""
 
 
 class Objective(nn.Module):
@@ -163,6 +224,16 @@ class Objective(nn.Module):
     logits the loss has; may be set by the constructor"""
     uses_adversarial_tokens = False
     """whether the adversarial pass hands out its token states too"""
+    variants: tuple[str, ...] = ()
+    """other texts of each sentence that the loss needs: fickle (synonyms: the label stays), obstinate (an antonym: it
+    flips), adversarial (an attack's text, of ``data.pairs`` or of `attack_at_epochs`)"""
+    attack_at_epochs: Optional[EpochAttack] = None
+    """where adversarial texts are found anew at epochs"""
+    uses_tokens = False
+    """whether the clean pass and those of variants hand out their token states too"""
+    uses_second_network = False
+    """whether a second encoder, which starts as the first one does, sees all texts too and is trained with it; may be
+    set by the constructor. Its head, `second_classifier`, is given behind the constructor"""
     uses_labels = False
     """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
     classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
@@ -176,6 +247,8 @@ class Objective(nn.Module):
     def __init__(self, hidden_size: int):
         super().__init__()
         self.hidden_size = hidden_size
+        # h (B, D) of the second network → logits (B, C).
+        self.second_classifier: Optional[nn.Module] = None
 
     def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
         """z (B, D) of the pooled vectors h (B, D); in inner steps no running statistic may change."""

@@ -1,0 +1,65 @@
+"""Texts that an attack finds at the start of an epoch, for an objective that trains on them (A2T, METHODS 4).
+
+They are kept in the run folder as ``adversarial/epoch-<n>.csv``, in the form of ``data.pairs``: a run stopped within
+the epoch goes on with the same ones.
+"""
+
+from pathlib import Path
+from typing import Dict, Mapping, Sequence
+
+import numpy as np
+
+from fastadv.data.variants import Texts, read_pairs, write_pairs
+from fastadv.engine import processes
+from fastadv.errors import UserError
+from fastadv.objectives.base import EpochAttack
+
+
+def texts_of_epoch(plan: EpochAttack, position, model, data, run_folder: Path, seed: int) -> Dict[Texts, Texts]:
+    """The adversarial texts of the epoch that ``position`` is in; attacks where it begins. All ranks call it.
+
+    The first rank attacks, the others wait for its file (``engine.timeout_minutes``).
+
+    Args:
+        model: the classifier as it is now; None within an epoch.
+        data: `fastadv.engine.build.TrainingData`.
+
+    Raises:
+        UserError: the file of an epoch that is gone on with is not there, or textattack or its data are not.
+    """
+    if position.epoch < plan.first_epoch:
+        return {}
+    path = run_folder / "adversarial" / f"epoch-{position.epoch}.csv"
+    if position.batch == 0:
+        processes.first_rank_only(lambda: _write(path, plan, position.epoch, model, data, seed))
+    elif not path.exists():
+        raise UserError(f"{path} is not there, with the texts of the epoch that this run stopped in; start it anew")
+    try:
+        return read_pairs(path)
+    except UserError:
+        # An attack may fool no text.
+        if path.read_text(encoding="utf-8").count("\n") <= 1:
+            return {}
+        raise
+
+
+def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) -> None:
+    texts: Sequence[Texts] = data.variants.texts
+    order = np.random.default_rng([seed, epoch]).permutation(len(texts))
+    names = [data.label_map.names[label] for label in data.text.labels]
+    model.eval()
+    try:
+        pairs = _find_texts(plan, model, texts, names, order, seed)
+    finally:
+        model.train()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_pairs(path, pairs, dict(zip(texts, names)))
+
+
+def _find_texts(
+    plan: EpochAttack, model, texts: Sequence[Texts], labels: Sequence[str], order: np.ndarray, seed: int
+) -> Mapping[Texts, Texts]:
+    """What the attack made of those texts that it fools the model on, taken in ``order`` until they are enough."""
+    from fastadv.evaluation.training_attack import find_texts
+
+    return find_texts(plan, model, texts, labels, order, seed)
