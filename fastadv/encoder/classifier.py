@@ -161,7 +161,8 @@ class Classifier(nn.Module):
     def _write_beside(self, folder: Path) -> None:
         for name, module in self.beside.items():
             if isinstance(module, Classifier):
-                module.save_pretrained(folder / name)
+                note = "It was trained beside the classifier in the folder above it, which is the one to use."
+                module.save_pretrained(folder / name, f"{module.default_card()}\n{note}\n")
                 continue
             save_file(_on_cpu(module.state_dict()), folder / f"{name}.safetensors")
 

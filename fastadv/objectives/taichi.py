@@ -71,6 +71,7 @@ class TaiChi(ClassificationObjective):
         self.ablation, self.similarity, self.temperature = ablation, similarity, temperature
         self.uses_second_network = ablation in ("none", "no_kl", "no_ctr")
         self._has_contrast = ablation != "no_ctr"
+        self.num_contrasts = 0 if ablation == "no_ctr" else 2 if self.uses_second_network else 1
         self._has_divergence = ablation in ("none", "no_ctr", "no_adv")
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
