@@ -301,9 +301,9 @@ def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
     check_classifiable(encoder.hf.config, encoder.pooling, config.encoder.model)
     source = find_model(config.encoder.model)
     if source.location == encoder.hf.config.name_or_path:
-        return load_head(source, label_map).to(encoder.device)
+        return load_head(source, label_map, pooling=encoder.pooling).to(encoder.device)
     # An encoder of the caller's own.
-    return draw_head(encoder.hf.config, label_map).to(encoder.device)
+    return draw_head(encoder.hf.config, label_map, encoder.pooling).to(encoder.device)
 
 
 def run_facts(config: Config, data: TrainingData) -> RunFacts:

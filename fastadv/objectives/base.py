@@ -38,6 +38,7 @@ SHIPPED = {
     "a2t": "fastadv.objectives.a2t:A2T",
     "bat_pairwise": "fastadv.objectives.bat:BATPairwise",
     "bat_triplet": "fastadv.objectives.bat:BATTriplet",
+    "taichi": "fastadv.objectives.taichi:TaiChi",
 }
 
 

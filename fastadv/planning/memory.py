@@ -94,7 +94,9 @@ def memory(
         # Gradients are reduced when the backward is over, in the place of its activations.
         buffers = max(0.0, buffers - kept) if num_ranks > 1 else 0.0
     if stage == 0 and is_half:
-        copied = encoder.body + (encoder.body if costs.has_detection else type(encoder.body)())
+        none = type(encoder.body)()
+        copied = encoder.body + (encoder.body if costs.has_detection else none)
+        copied += encoder.body if costs.objective.uses_second_network else none
         buffers += 2 * (copied.total + copied.trained)
     has_table = costs.objective.uses_adversary and costs.search.use_eta
     return Memory(
