@@ -250,6 +250,10 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
 
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
         objective.victim_probabilities = build_victim(objective.victim, encoder, label_map.names, dtype)
+    if objective.attack_at_epochs is not None:
+        from fastadv.engine import epoch_attack
+
+        epoch_attack.check_attack(objective.attack_at_epochs)
     second = None
     if objective.uses_second_network:
         second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})

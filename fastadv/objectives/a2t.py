@@ -8,6 +8,8 @@
 | alpha, the weight of attacked texts | `weight_adversarial` |
 """
 
+from typing import Optional
+
 from torch import Tensor
 
 from fastadv.errors import UserError
@@ -27,6 +29,8 @@ class A2T(AttackedTexts):
         share: of the training set; an epoch's attack ends when so many texts fool the model.
         max_queries: of one text.
         recipe: the attack, as `fastadv attack --recipe` knows it.
+        word_vectors: a file of `fastadv word-sets --vectors_out`, which the recipe a2t needs.
+        attack_data: the folder of `fastadv prepare-attack-data`; null: the usual place.
     """
 
     attack_at_epochs = EpochAttack()
@@ -41,6 +45,8 @@ class A2T(AttackedTexts):
         share: float = 0.2,
         max_queries: int = 200,
         recipe: str = "a2t",
+        word_vectors: Optional[str] = None,
+        attack_data: Optional[str] = None,
     ):
         super().__init__(hidden_size, classifier)
         if num_clean_epochs < 0:
@@ -50,7 +56,7 @@ class A2T(AttackedTexts):
         if max_queries < 1:
             raise UserError(f"objective_options.max_queries: {max_queries} given, must be 1 or more")
         self.weight_adversarial = weight_adversarial
-        self.attack_at_epochs = EpochAttack(recipe, num_clean_epochs, share, max_queries)
+        self.attack_at_epochs = EpochAttack(recipe, num_clean_epochs, share, max_queries, word_vectors, attack_data)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         return self.augmented(views, self.weight_adversarial)

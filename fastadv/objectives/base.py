@@ -207,6 +207,10 @@ class EpochAttack:
     """of the training texts: it ends once so many are fooled"""
     max_queries: int = 200
     """a text"""
+    word_vectors: Optional[str] = None
+    """a file of `fastadv word-sets --vectors_out`, for a recipe that reads it"""
+    attack_data: Optional[str] = None
+    """the folder of `fastadv prepare-attack-data`; None: the usual place"""
 
 
 class Objective(nn.Module):

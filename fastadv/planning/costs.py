@@ -116,9 +116,10 @@ class StepCosts:
     Args:
         model_config: the transformers configuration of ``config.encoder.model``.
         generator_config: that of the generator of replaced token detection, where it is a model.
+        victim_config: that of a frozen classifier whose probabilities the loss has.
     """
 
-    def __init__(self, config: Config, model_config, generator_config=None):
+    def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
         self.config, self.search = config, config.perturbation.as_mixed()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
@@ -132,6 +133,7 @@ class StepCosts:
         self.generator_head = 0
         if generator_config is not None:
             self._measure_generator(generator_config)
+        self.victim = None if victim_config is None else measure(on_meta(victim_config))
 
     def _measure_generator(self, generator_config) -> None:
         model = on_meta(generator_config, of_language_model=True)
@@ -259,6 +261,8 @@ class StepCosts:
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
         if self.objective.uses_average:
             found["average model"] = passes.forward() + head
+        if self.victim is not None:
+            found["victim"] = Passes(self.victim, batch, is_cls).forward()
         if self.has_detection:
             found["replaced token detection"] = self._detection(batch, num_masked)
         return found
@@ -348,7 +352,8 @@ def find_costs(config: Config, model_config=None) -> StepCosts:
         model_config = find_model(config.encoder.model).config
     generator = rtd_generator_of(config)
     generator_config = None if generator in (None, "unigram") else find_model(generator).config
-    return StepCosts(config, model_config, generator_config)
+    victim = config.objective_options.get("victim")
+    return StepCosts(config, model_config, generator_config, None if victim is None else find_model(victim).config)
 
 
 def step_flops(
