@@ -13,6 +13,7 @@ from typing import Optional, Sequence
 
 from fastadv import __version__
 from fastadv.cli_attack import add_attack
+from fastadv.cli_average import add_average
 from fastadv.cli_evaluate import add_evaluate
 from fastadv.cli_parts import (
     Parser,
@@ -79,6 +80,7 @@ def _build_parser() -> argparse.ArgumentParser:
     add_attack(commands)
     add_prepare_attack_data(commands)
     add_word_sets(commands)
+    add_average(commands)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser

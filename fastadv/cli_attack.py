@@ -1,8 +1,12 @@
-"""``fastadv attack``: parsing only. What it runs is `fastadv.evaluation.attack_run` and `...reconstruct_run`."""
+"""``fastadv attack``: parsing only. What it runs is `fastadv.evaluation.attack_run` and `...reconstruct_run`.
+
+Attacks on text are parsed in `fastadv.cli_attack_text`.
+"""
 
 import argparse
 import sys
 
+from fastadv.cli_attack_text import add_text_attack_options, check_kind, run_text_attack
 from fastadv.cli_parts import add_command, count_from, seed
 from fastadv.errors import UserError
 
@@ -17,7 +21,7 @@ _METHODS = {
 
 def add_attack(commands) -> None:
     """Adds the subcommand."""
-    about = "attack a classifier at its embeddings: accuracy against the radius, or adversarial text"
+    about = "attack a classifier: at its embeddings, accuracy against the radius; or its text, by a recipe"
     parser = add_command(commands, "attack", _attack, about)
     parser.add_argument(
         "--model",
@@ -27,7 +31,7 @@ def add_attack(commands) -> None:
     )
     parser.add_argument("--data", required=True, help="labelled texts: a file, a folder, a dataset, or demo:imdb")
     methods = "; ".join(f"{name}: {text}" for name, text in _METHODS.items())
-    parser.add_argument("--method", choices=tuple(_METHODS), default="pgd", help=f"{methods} (default: pgd)")
+    parser.add_argument("--method", choices=tuple(_METHODS), help=f"{methods} (default: pgd)")
     parser.add_argument("--out", required=True, help="a folder for the results; finished parts in it are not run again")
     parser.add_argument(
         "--epsilons",
@@ -61,6 +65,7 @@ def add_attack(commands) -> None:
     parser.add_argument("--field", default="text", help="the column of the text (default: text)")
     parser.add_argument("--label_field", default="label", help="the column of the class (default: label)")
     parser.add_argument("--pair_field", help="the column of the second text of pairs")
+    parser.add_argument("--labels", nargs="+", metavar="CLASS", help="draw texts of these classes only")
     parser.add_argument("--max_texts", type=count_from(1), default=1000, help="texts drawn (default: 1000)")
     parser.add_argument("--max_length", type=count_from(3), help="tokens a text is cut to (default: the model's own)")
     parser.add_argument("--batch_size", type=count_from(1), default=32, help="texts a pass (default: 32)")
@@ -70,9 +75,15 @@ def add_attack(commands) -> None:
         action="store_true",
         help="attack only texts that no smaller radius has fooled: faster, without distances of the vectors",
     )
+    add_text_attack_options(parser)
+    parser.set_defaults(defaults=vars(parser.parse_args(["--model", "", "--data", "", "--out", ""])))
 
 
 def _attack(arguments: argparse.Namespace) -> None:
+    check_kind(arguments, arguments.defaults)
+    if arguments.recipe is not None:
+        run_text_attack(arguments, _data(arguments))
+        return
     if arguments.method == "reconstruct":
         _reconstruct(arguments)
         return
@@ -82,7 +93,7 @@ def _attack(arguments: argparse.Namespace) -> None:
     run = AttackRun(
         models=arguments.model,
         data=_data(arguments),
-        settings=_settings(arguments, arguments.method),
+        settings=_settings(arguments, arguments.method or "pgd"),
         out=arguments.out,
         transfer_from=arguments.transfer_from,
         perturb_at=arguments.perturb_at,
@@ -112,6 +123,7 @@ def _data(arguments: argparse.Namespace):
         pair_field=arguments.pair_field,
         max_texts=arguments.max_texts,
         seed=arguments.seed,
+        labels=None if arguments.labels is None else tuple(arguments.labels),
     )
 
 

@@ -1,4 +1,4 @@
-"""``fastadv evaluate sts | transfer | geometry``. Parsing only."""
+"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` adds. Parsing only."""
 
 import json
 import math
@@ -6,12 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+from fastadv.cli_evaluate_attacks import add_evaluate_attacks
 from fastadv.cli_parts import (
     Parser,
     add_command,
     add_encoder_options,
     check_json,
     check_model,
+    check_out_folder,
     count_from,
     encoder_words,
     load_encoder,
@@ -29,6 +31,7 @@ def add_evaluate(commands) -> None:
     _add_sts(kinds)
     _add_transfer(kinds)
     _add_geometry(kinds)
+    add_evaluate_attacks(kinds)
 
 
 def _add_sts(kinds) -> None:
@@ -176,7 +179,7 @@ def _geometry(arguments) -> None:
 
     check_models(arguments.model)
     data = find_geometry_data(arguments.data, arguments.field, arguments.split)
-    out = None if arguments.out is None else _check_folder(arguments.out)
+    out = None if arguments.out is None else check_out_folder(arguments.out)
     for model in arguments.model:
         check_model(arguments, model)
     if arguments.dry_run:
@@ -198,14 +201,6 @@ def _geometry(arguments) -> None:
     if out is not None:
         write_geometry(record, out)
         print(out)
-
-
-def _check_folder(name: str) -> Path:
-    out = Path(name).expanduser()
-    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise UserError(f"--out {name!r}: {nearest} is no folder that can be written to")
-    return out
 
 
 def _write_json(out: Path, scores) -> None:

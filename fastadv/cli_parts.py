@@ -72,6 +72,15 @@ def check_json(path: str) -> Path:
     return out
 
 
+def check_out_folder(name: str) -> Path:
+    """A folder that is there or can be made."""
+    out = Path(name).expanduser()
+    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise UserError(f"--out {name!r}: {nearest} is no folder that can be written to")
+    return out
+
+
 def check_model(arguments, model: Optional[str] = None) -> None:
     """Refuses a model that is not there, too short, or not pooled as named or known, before any weight is read.
 

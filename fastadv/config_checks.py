@@ -318,8 +318,9 @@ def warn(config: Config, uses_adversary: bool = True) -> None:
 def check_encoder(config: Config) -> None:
     """Refuses an encoder that is not there, or has fewer positions or layers than are asked of it; LoRA without peft.
 
-    Likewise the generator of replaced token detection, which must also have the encoder's vocabulary. Reads the models'
-    configurations (in a folder, ``demo:minilm`` or the Hub's cache), never its weights.
+    Likewise the generator of replaced token detection and the victim of soft targets, which must also have the
+    encoder's vocabulary. Reads the models' configurations (in a folder, ``demo:minilm`` or the Hub's cache), never
+    their weights.
 
     Raises:
         UserError: one line.
@@ -345,3 +346,8 @@ def check_encoder(config: Config) -> None:
         from fastadv.objectives.rtd_generators import check_generator
 
         check_generator(generator, load_tokenizer(source), encoder.max_length)
+    victim = config.objective_options.get("victim")
+    if victim is not None:
+        from fastadv.objectives.victims import check_victim
+
+        check_victim(victim, load_tokenizer(source), encoder.max_length, config.data.label_names)

@@ -2,6 +2,7 @@
 
 from fastadv.config import Config
 from fastadv.config_values import show
+from fastadv.encoder.classification_head import POOLINGS_WITH_HEAD
 from fastadv.errors import UserError
 from fastadv.objectives.base import Objective
 
@@ -54,10 +55,10 @@ def _check_labels(config: Config, objective: type[Objective]) -> None:
             f"data.label_field = {show(label_field)}: expected null where objective is {name}, which uses no labels; "
             f"those that do are {', '.join(supervised)}"
         )
-    if objective.uses_labels and config.encoder.pooling != "cls":
+    if objective.uses_labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
         raise UserError(
-            f"encoder.pooling = {config.encoder.pooling}: expected cls where objective is {name}, whose classification "
-            "head reads the first token"
+            f"encoder.pooling = {config.encoder.pooling}: expected {' or '.join(POOLINGS_WITH_HEAD)} where objective "
+            f"is {name}, whose classification head reads such vectors"
         )
 
 

@@ -1,17 +1,23 @@
-"""The classification head on h, made like that of the model's own ``...ForSequenceClassification`` in transformers.
+"""The classification heads on h: one for first tokens, one for means.
 
-So an export opens with ``AutoModelForSequenceClassification``. To add a model type name its activation and where
+On the first token's state it is made like that of the model's own ``...ForSequenceClassification`` in transformers, so
+that an export opens with ``AutoModelForSequenceClassification``. To add a model type name its activation and where
 transformers keeps the two linear maps, and add it to the test of exports.
+
+transformers has no classifier of means. There the head is one linear map, for any model type, kept in a file of its own
+beside the weights (`HEAD_FILE`).
 """
 
 import copy
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Union
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastadv.data.labels import LabelMap
-from fastadv.encoder.source import ModelSource, quiet_transformers
+from fastadv.encoder.source import ModelSource, find_file, quiet_transformers
 from fastadv.errors import UserError
 
 
@@ -39,6 +45,15 @@ LAYOUTS = {
 }
 
 
+HEAD_FILE = "classification_head.safetensors"
+"""out.weight (C, D) and out.bias (C,) of a `LinearHead`, in an export with mean pooling"""
+MEAN_HEAD_NOTE = (
+    f"its classes are a linear map of the mean vector, kept in `{HEAD_FILE}`. `fastadv.Classifier.from_pretrained` "
+    "reads it; `AutoModelForSequenceClassification`, which has no classifier of means, would draw a head of its own"
+)
+"""of a model card"""
+
+
 class ClassificationHead(nn.Module):
     """logits = out(activation(dense(h))), h (B, D) → (B, C).
 
@@ -63,37 +78,69 @@ class ClassificationHead(nn.Module):
         return self.out(self.activation(self.dense(pooled)))
 
 
+class LinearHead(nn.Module):
+    """logits = out(h), h (B, D), a mean of token states, → (B, C). There is no dropout, as in `ClassificationHead`.
+
+    Args:
+        hidden_size: D.
+        num_classes: C.
+    """
+
+    def __init__(self, hidden_size: int, num_classes: int):
+        super().__init__()
+        self.out = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.out(pooled)
+
+
+Head = Union[ClassificationHead, LinearHead]
+
+POOLINGS_WITH_HEAD = ("cls", "mean")
+
+
+def make_head(pooling: str, hidden_size: int, num_classes: int, activation: str = "tanh") -> Head:
+    """The module that reads vectors of one of `POOLINGS_WITH_HEAD`, its weights as torch draws them."""
+    if pooling == "mean":
+        return LinearHead(hidden_size, num_classes)
+    return ClassificationHead(hidden_size, num_classes, activation)
+
+
 def check_classifiable(config, pooling: str, name: str) -> None:
-    """Refuses a model that has no head here, and vectors that are not those of first tokens.
+    """Refuses vectors that no head reads, and first tokens of a model type without a head for them.
 
     Raises:
         UserError: one line.
     """
-    if config.model_type not in LAYOUTS:
+    if pooling not in POOLINGS_WITH_HEAD:
         raise UserError(
-            f"model {name!r} is of type {config.model_type}, for which there is no classification head; there is one "
-            f"for {', '.join(LAYOUTS)}"
+            f"encoder.pooling = {pooling}: expected {' or '.join(POOLINGS_WITH_HEAD)}, whose vectors a classification "
+            "head reads"
         )
-    if pooling != "cls":
+    if pooling == "cls" and config.model_type not in LAYOUTS:
         raise UserError(
-            f"encoder.pooling = {pooling}: expected cls, which {config.model_type}'s classification head reads"
+            f"model {name!r} is of type {config.model_type}, for which there is no classification head on the first "
+            f"token; there is one for {', '.join(LAYOUTS)}, and for every type with encoder.pooling mean"
         )
 
 
-def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False) -> ClassificationHead:
-    """The head of ``source``'s model: what its weights hold of it, the rest drawn as transformers does.
+def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False, pooling: str = "cls") -> Head:
+    """The head of ``source``'s model: what its files hold of it, the rest drawn as transformers does.
 
     The output map is drawn anew unless the model was trained for these very classes, in this order.
 
     Args:
         is_trained: refuse a model without a trained head for ``label_map``.
+        pooling: of the vectors that it reads.
 
     Raises:
         UserError: no head of this model type, weights that cannot be read, or none of a head where it must be trained.
     """
+    check_classifiable(source.config, pooling, source.name)
+    if pooling == "mean":
+        return _load_linear_head(source, label_map, is_trained)
     from transformers import AutoModelForSequenceClassification
 
-    check_classifiable(source.config, "cls", source.name)
     layout, config = LAYOUTS[source.config.model_type], labelled_config(source.config, label_map)
     try:
         with quiet_transformers():
@@ -116,21 +163,64 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
     absent |= {found[0] for found in info["mismatched_keys"]}
     lacks_head = any(key.startswith((layout.dense, layout.out)) for key in absent)
     if is_trained and (lacks_head or not is_known):
-        raise UserError(
-            f"model {source.name!r} is no trained classifier; give an export of a supervised run, or a folder that "
-            "AutoModelForSequenceClassification opens"
-        )
+        raise _untrained(source)
     if not is_known:
         _draw(state[f"{layout.out}.weight"], state[f"{layout.out}.bias"], config)
     head.load_state_dict({name: state[key] for name, key in _keys(layout).items()})
     return head
 
 
-def draw_head(config, label_map: LabelMap) -> ClassificationHead:
+def _untrained(source: ModelSource) -> UserError:
+    return UserError(
+        f"model {source.name!r} is no trained classifier; give an export of a supervised run, or a folder that "
+        "AutoModelForSequenceClassification opens"
+    )
+
+
+def _load_linear_head(source: ModelSource, label_map: LabelMap, is_trained: bool) -> LinearHead:
+    path = find_file(source.location, HEAD_FILE)
+    is_known = path is not None and dict(source.config.id2label) == label_map.id2label
+    if not is_known:
+        if is_trained:
+            raise _untrained(source)
+        return draw_head(source.config, label_map, "mean")
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise UserError(f"model {source.name!r}: {HEAD_FILE} cannot be read: {first_line}") from error
+    head = LinearHead(source.config.hidden_size, len(label_map))
+    expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (head.state_dict(), state))
+    if found != expected:
+        raise UserError(f"model {source.name!r}: {HEAD_FILE} holds {found}, expected {expected}")
+    head.load_state_dict(state)
+    return head
+
+
+def pooling_of_head(source: ModelSource) -> str:
+    """What a saved classifier's head reads: mean where there is a `HEAD_FILE`, else cls.
+
+    Raises:
+        UserError: a head of means beside files that say another pooling.
+    """
+    if find_file(source.location, HEAD_FILE) is None:
+        return "cls"
+    if source.pooling != "mean":
+        said = source.pooling or source.foreign_pooling or "nothing of a pooling"
+        raise UserError(
+            f"model {source.name!r}: {HEAD_FILE} reads mean vectors, and its sentence-transformers files say {said}"
+        )
+    return "mean"
+
+
+def draw_head(config, label_map: LabelMap, pooling: str = "cls") -> Head:
     """A fresh head for a model of this configuration of transformers, drawn as transformers does."""
-    head = ClassificationHead(config.hidden_size, len(label_map), LAYOUTS[config.model_type].activation)
-    for module in (head.dense, head.out):
-        _draw(module.weight, module.bias, config)
+    layout = LAYOUTS.get(config.model_type)
+    activation = "tanh" if layout is None else layout.activation
+    head = make_head(pooling, config.hidden_size, len(label_map), activation)
+    for module in head.modules():
+        if isinstance(module, nn.Linear):
+            _draw(module.weight, module.bias, config)
     return head
 
 

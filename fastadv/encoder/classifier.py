@@ -11,40 +11,48 @@ from torch import Tensor, nn
 from fastadv.data.labels import LabelMap
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.classification_head import (
-    ClassificationHead,
+    HEAD_FILE,
+    MEAN_HEAD_NOTE,
+    Head,
+    LinearHead,
     check_classifiable,
     classifier_state,
     labelled_config,
     load_head,
+    pooling_of_head,
 )
 from fastadv.encoder.encoder import Encoder
-from fastadv.encoder.export import export_encoder
+from fastadv.encoder.export import default_card, export_encoder
 from fastadv.encoder.lora import merged_state_dict
 from fastadv.encoder.source import find_model, quiet_transformers
+from fastadv.errors import UserError
 
 
 class Classifier(nn.Module):
     """Texts, or pairs of texts, to logits (B, C).
 
     Args:
-        encoder: with cls pooling, of a model type that has a head (`classification_head.LAYOUTS`).
+        encoder: with mean pooling, or with cls pooling and of a model type that has a head for it
+            (`classification_head.LAYOUTS`).
         head: h (B, D) → logits (B, C).
         label_map: the names of the C classes.
         beside: modules that are saved with it, each as ``<name>.safetensors``; a classifier as a folder ``<name>``.
 
     Raises:
-        UserError: another pooling, or a model type without a head.
+        UserError: another pooling, a model type without a head, or a head of the other pooling.
     """
 
     def __init__(
         self,
         encoder: Encoder,
-        head: ClassificationHead,
+        head: Head,
         label_map: LabelMap,
         beside: Optional[Dict[str, nn.Module]] = None,
     ):
         super().__init__()
         check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
+        if isinstance(head, LinearHead) != (encoder.pooling == "mean"):
+            raise UserError(f"a {type(head).__name__} does not read vectors of pooling {encoder.pooling}")
         self.encoder, self.head, self.label_map = encoder, head, label_map
         self.beside = nn.ModuleDict(beside or {})
 
@@ -66,8 +74,9 @@ class Classifier(nn.Module):
         """
         source = find_model(model)
         label_map = LabelMap.from_config(source.config)
-        head = load_head(source, label_map, is_trained=True)
-        encoder = Encoder.from_pretrained(model, "cls", max_length, path=path, perturb_at=perturb_at)
+        pooling = pooling_of_head(source)
+        head = load_head(source, label_map, is_trained=True, pooling=pooling)
+        encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)
         return cls(encoder, head, label_map).eval()
 
     def logits(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
@@ -109,14 +118,31 @@ class Classifier(nn.Module):
     def save_pretrained(
         self, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
     ) -> Path:
-        """Writes an export that AutoModelForSequenceClassification opens with its label names, and Encoder and
-        SentenceTransformer without its head; see ``export.py``.
+        """Writes an export that `from_pretrained` opens, and Encoder and SentenceTransformer without its head; see
+        ``export.py``. With cls pooling AutoModelForSequenceClassification opens it with its label names; with mean
+        pooling it cannot, for it knows no classifier of means.
 
         Args:
             card: README.md; None writes a short one.
             state_dict: weights of ``encoder.hf`` to write in place of its own.
         """
-        return export_encoder(self.encoder, folder, card, state_dict, self._write_model)
+        card = self.default_card() if card is None else card
+        write_model = self._write_with_linear_head if self.encoder.pooling == "mean" else self._write_model
+        return export_encoder(self.encoder, folder, card, state_dict, write_model)
+
+    def default_card(self) -> str:
+        """README.md of an export about whose training nothing was said."""
+        card = default_card(self.encoder)
+        return f"{card}\nIt is a classifier: {MEAN_HEAD_NOTE}.\n" if self.encoder.pooling == "mean" else card
+
+    def _write_with_linear_head(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
+        hf = self.encoder.hf
+        with quiet_transformers():
+            hf.save_pretrained(folder, state_dict=merged_state_dict(hf, state_dict))
+        # Once more, with the classes; the model's own configuration stays without them.
+        labelled_config(hf.config, self.label_map).save_pretrained(folder)
+        save_file(_on_cpu(self.head.state_dict()), folder / HEAD_FILE)
+        self._write_beside(folder)
 
     def _write_model(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
         from transformers import AutoModelForSequenceClassification
@@ -130,9 +156,13 @@ class Classifier(nn.Module):
         model.load_state_dict(state, strict=True, assign=True)
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=_on_cpu(state))
+        self._write_beside(folder)
+
+    def _write_beside(self, folder: Path) -> None:
         for name, module in self.beside.items():
             if isinstance(module, Classifier):
-                module.save_pretrained(folder / name)
+                note = "It was trained beside the classifier in the folder above it, which is the one to use."
+                module.save_pretrained(folder / name, f"{module.default_card()}\n{note}\n")
                 continue
             save_file(_on_cpu(module.state_dict()), folder / f"{name}.safetensors")
 

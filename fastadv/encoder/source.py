@@ -241,16 +241,21 @@ def _one_line(error: Exception) -> str:
     return " ".join(lines[: 1 + is_announced]) or type(error).__name__
 
 
-def _read_json(location: str, filename: str):
+def find_file(location: str, filename: str) -> Optional[str]:
+    """The path of one of a model's files; None where it has no such file."""
     from transformers.utils import cached_file
 
-    path = cached_file(
+    return cached_file(
         location,
         filename,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
+
+
+def _read_json(location: str, filename: str):
+    path = find_file(location, filename)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 

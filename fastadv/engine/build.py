@@ -245,6 +245,15 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
+    if objective.victim is not None:
+        from fastadv.objectives.victims import build_victim
+
+        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
+        objective.victim_probabilities = build_victim(objective.victim, encoder, label_map.names, dtype)
+    if objective.attack_at_epochs is not None:
+        from fastadv.engine import epoch_attack
+
+        epoch_attack.check_attack(objective.attack_at_epochs)
     second = None
     if objective.uses_second_network:
         second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
@@ -296,9 +305,9 @@ def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
     check_classifiable(encoder.hf.config, encoder.pooling, config.encoder.model)
     source = find_model(config.encoder.model)
     if source.location == encoder.hf.config.name_or_path:
-        return load_head(source, label_map).to(encoder.device)
+        return load_head(source, label_map, pooling=encoder.pooling).to(encoder.device)
     # An encoder of the caller's own.
-    return draw_head(encoder.hf.config, label_map).to(encoder.device)
+    return draw_head(encoder.hf.config, label_map, encoder.pooling).to(encoder.device)
 
 
 def run_facts(config: Config, data: TrainingData) -> RunFacts:

@@ -49,17 +49,24 @@ def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) ->
     names = [data.label_map.names[label] for label in data.text.labels]
     model.eval()
     try:
-        pairs = _find_texts(plan, model, texts, names, order, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pairs = _find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"))
     finally:
         model.train()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_pairs(path, pairs, dict(zip(texts, names)))
 
 
 def _find_texts(
-    plan: EpochAttack, model, texts: Sequence[Texts], labels: Sequence[str], order: np.ndarray, seed: int
+    plan: EpochAttack, model, texts: Sequence[Texts], labels: Sequence[str], order: np.ndarray, seed: int, log: Path
 ) -> Mapping[Texts, Texts]:
     """What the attack made of those texts that it fools the model on, taken in ``order`` until they are enough."""
     from fastadv.evaluation.training_attack import find_texts
 
-    return find_texts(plan, model, texts, labels, order, seed)
+    return find_texts(plan, model, texts, labels, order, seed, log)
+
+
+def check_attack(plan: EpochAttack) -> None:
+    """UserError where the attack cannot be made here."""
+    from fastadv.evaluation import training_attack
+
+    training_attack.check_attack(plan)

@@ -13,8 +13,8 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.A
     """Fused AdamW; biases and LayerNorm weights are not decayed, as is the custom with BERT.
 
     With ``layer_lr_decay`` below 1, layer i of n takes lr * layer_lr_decay^(n + 1 - i), the embeddings as layer 0;
-    what is no part of ``module.encoder``'s layers takes lr. The group of the highest rate comes first: it is the one
-    that is logged.
+    what is no part of ``module.encoder``'s layers, or of a second network's, takes lr. The group of the highest rate
+    comes first: it is the one that is logged.
 
     Raises:
         UserError: every parameter is frozen.
@@ -39,10 +39,13 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.A
 
 
 def _levels_below_head(module: nn.Module) -> dict[int, int]:
-    """id of a parameter of ``module.encoder`` -> how many layers it lies below the head: 1 in the last layer."""
-    encoder = module.encoder
-    depths = encoder.parameter_depths()
-    return {id(p): encoder.num_layers + 1 - depths[name] for name, p in encoder.hf.named_parameters()}
+    """id of a parameter of an encoder -> how many layers it lies below the head: 1 in the last layer."""
+    levels = {}
+    for encoder in (module.encoder, getattr(module, "second", None)):
+        if encoder is not None:
+            depths = encoder.parameter_depths()
+            levels.update({id(p): encoder.num_layers + 1 - depths[name] for name, p in encoder.hf.named_parameters()})
+    return levels
 
 
 def linear_schedule(optimizer, warmup_ratio: float, total_steps: int) -> torch.optim.lr_scheduler.LambdaLR:

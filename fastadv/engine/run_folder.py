@@ -25,6 +25,7 @@ import fastadv
 from fastadv.atomic_file import written_aside
 from fastadv.config import Config
 from fastadv.data.mixture import describe_sources
+from fastadv.encoder.classification_head import MEAN_HEAD_NOTE
 from fastadv.engine.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
@@ -139,6 +140,7 @@ def model_card(
             f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} sentences, "
             f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
             f"* pooling: {encoder.pooling}; vectors are compared by cosine similarity",
+            *([f"* classifier: {MEAN_HEAD_NOTE}"] if config.data.label_field and encoder.pooling == "mean" else []),
             f"* adversary: {describe_adversary(config)}",
             "",
             "## Measured",

@@ -73,9 +73,10 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     schedule = linear_schedule(optimizer, config.optimizer.warmup_ratio, total_steps)
     if config.engine.precision != "fp32" and config.engine.zero_stage > 0:
         # ZeRO keeps master copies of what it trains alone; the rest of the encoder would leave the run rounded.
-        for parameter in getattr(module, "encoder", module).parameters():
-            if not parameter.requires_grad:
-                parameter.before_rounding = parameter.detach().cpu().clone()
+        for exported in (getattr(module, "encoder", module), getattr(module, "second", None)):
+            for parameter in exported.parameters() if exported is not None else ():
+                if not parameter.requires_grad:
+                    parameter.before_rounding = parameter.detach().cpu().clone()
     settings = deepspeed_config(config)
     # DeepSpeed allots its bucket in full, 5e8 elements, however small the model.
     num_trained = sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -19,6 +19,7 @@ from torch import nn
 
 from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
+from fastadv.data.labels import listed
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_chart import attack_curves_png
 from fastadv.evaluation.attack_checks import Check, check_attack
@@ -53,6 +54,8 @@ class AttackedData:
     max_texts: Optional[int] = 1000
     """None: all"""
     seed: int = 0
+    labels: Optional[Tuple[str, ...]] = None
+    """names of the classes whose texts are drawn from; None: all"""
 
     def check(self) -> None:
         """UserError where there is no such source or column; reads no text."""
@@ -61,10 +64,24 @@ class AttackedData:
     def read(self) -> Tuple[LabelledTexts, np.ndarray]:
         """The texts, and the row of each in its source, counted from 0."""
         data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
-        count = len(data) if self.max_texts is None else min(self.max_texts, len(data))
+        allowed = self._allowed(data)
+        count = len(allowed) if self.max_texts is None else min(self.max_texts, len(allowed))
         # Not the first ones: a file may be sorted by class.
-        rows = np.sort(np.random.default_rng(self.seed).permutation(len(data))[:count])
+        rows = np.sort(allowed[np.random.default_rng(self.seed).permutation(len(allowed))[:count]])
         return with_rows(data, rows.tolist()), rows
+
+    def _allowed(self, data: LabelledTexts) -> np.ndarray:
+        """Rows of the classes asked for. UserError where the data have no such class."""
+        if self.labels is None:
+            return np.arange(len(data))
+        ids = data.label_map.label2id
+        unknown = next((name for name in self.labels if name not in ids), None)
+        if unknown is not None:
+            raise UserError(f"--labels {unknown!r} is no class of {self.source}; expected some of {listed(list(ids))}")
+        allowed = np.flatnonzero(np.isin(data.labels, [ids[name] for name in self.labels]))
+        if not len(allowed):
+            raise UserError(f"{self.source} has no text of --labels {listed(self.labels)}")
+        return allowed
 
 
 @dataclass(frozen=True)

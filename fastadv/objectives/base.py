@@ -8,7 +8,7 @@ it in a package of your own and pass ``--objective my_package.my_module:MyObject
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ SHIPPED = {
     "carl": "fastadv.objectives.carl:CARL",
     "rar": "fastadv.objectives.rar:RAR",
     "smart": "fastadv.objectives.smart:SMART",
+    "safer": "fastadv.objectives.safer:SAFER",
+    "ada": "fastadv.objectives.ada:ADA",
+    "base_adv": "fastadv.objectives.base_adv:BaseAdv",
+    "a2t": "fastadv.objectives.a2t:A2T",
+    "bat_pairwise": "fastadv.objectives.bat:BATPairwise",
+    "bat_triplet": "fastadv.objectives.bat:BATTriplet",
+    "taichi": "fastadv.objectives.taichi:TaiChi",
 }
 
 
@@ -159,7 +166,8 @@ class Views:
         """The mean of ``row_losses`` (B,) over those rows of the global batch where ``is_counted`` (B,) bool; 0 where
         there are none. Ranks as in `mean`."""
         ranks = self.ranks or ALONE
-        num_counted = ranks.gather(is_counted.to(row_losses.dtype)).sum()
+        # Whole numbers: bfloat16 has none between 256 and 258.
+        num_counted = ranks.gather(is_counted.long()).sum()
         return torch.where(is_counted, row_losses, 0).sum() * ranks.num_ranks / num_counted.clamp(min=1)
 
     def gather(self, vectors: Tensor) -> Keys:
@@ -199,6 +207,10 @@ class EpochAttack:
     """of the training texts: it ends once so many are fooled"""
     max_queries: int = 200
     """a text"""
+    word_vectors: Optional[str] = None
+    """a file of `fastadv word-sets --vectors_out`, for a recipe that reads it"""
+    attack_data: Optional[str] = None
+    """the folder of `fastadv prepare-attack-data`; None: the usual place"""
 
 
 class Objective(nn.Module):
@@ -228,6 +240,9 @@ class Objective(nn.Module):
     flips), adversarial (an attack's text, of ``data.pairs`` or of `attack_at_epochs`)"""
     attack_at_epochs: Optional[EpochAttack] = None
     """where adversarial texts are found anew at epochs"""
+    victim: Optional[str] = None
+    """a trained classifier, by folder or name, whose probabilities the loss has: frozen and outside of the checkpoint;
+    may be set by the constructor. The run then sets `victim_probabilities`"""
     uses_tokens = False
     """whether the clean pass and those of variants hand out their token states too"""
     uses_second_network = False
@@ -248,6 +263,8 @@ class Objective(nn.Module):
         self.hidden_size = hidden_size
         # h (B, D) of the second network → logits (B, C).
         self.second_classifier: Optional[nn.Module] = None
+        # Texts → the victim's probabilities (B, C), constants; no module, so that DeepSpeed does not find it.
+        self.victim_probabilities: Optional[Callable[[PackedBatch], Tensor]] = None
 
     def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
         """z (B, D) of the pooled vectors h (B, D); in inner steps no running statistic may change."""

@@ -13,6 +13,7 @@ twice that in a backward pass.
 ``tests/engine/test_costs.py`` compares with what torch counts in real steps.
 """
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Optional
@@ -22,12 +23,12 @@ from torch import nn
 
 from fastadv.config import Config
 from fastadv.config_checks import rtd_generator_of
-from fastadv.encoder.classification_head import ClassificationHead
+from fastadv.encoder.classification_head import make_head
 from fastadv.objectives.base import Objective, resolve_objective
 
 from .cards import find_card, peak_flops
 from .model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
-from .objective_costs import bind_to_shape, own_flops
+from .objective_costs import bind_to_shape, num_own_key_sets, own_flops
 
 __all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
 
@@ -115,21 +116,24 @@ class StepCosts:
     Args:
         model_config: the transformers configuration of ``config.encoder.model``.
         generator_config: that of the generator of replaced token detection, where it is a model.
+        victim_config: that of a frozen classifier whose probabilities the loss has.
     """
 
-    def __init__(self, config: Config, model_config, generator_config=None):
+    def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
         self.config, self.search = config, config.perturbation.as_mixed()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
         self.head = Count.of(self.objective.parameters())
-        # A reconstructor's run at tokens, the others at sentences.
-        of_sentences = [part for name, part in self.objective.named_children() if name != "reconstructor"]
+        # A reconstructor's run at tokens, the others at sentences; the second network's is the first one's once more.
+        apart = ("reconstructor", "second_classifier")
+        of_sentences = [part for name, part in self.objective.named_children() if name not in apart]
         self._head_matrices = matrices(of_sentences)
         self.has_detection = self.objective.detection is not None
         self.generator: Optional[ModelShape] = None
         self.generator_head = 0
         if generator_config is not None:
             self._measure_generator(generator_config)
+        self.victim = None if victim_config is None else measure(on_meta(victim_config))
 
     def _measure_generator(self, generator_config) -> None:
         model = on_meta(generator_config, of_language_model=True)
@@ -153,8 +157,18 @@ class StepCosts:
 
     @property
     def parameters(self) -> Count:
-        """All that DeepSpeed holds: encoder, heads, D."""
-        return self.encoder.parameters + self.head + self.discriminator
+        """All that DeepSpeed holds: encoder, heads, D, a second encoder."""
+        return self.encoder.parameters + self.head + self.discriminator + self.second_encoder
+
+    @property
+    def second_encoder(self) -> Count:
+        return self.encoder.parameters if self.objective.uses_second_network else Count()
+
+    @property
+    def num_other_passes(self) -> int:
+        """Of other texts of the sentences, and the second network's of all texts."""
+        num_variants = len(self.objective.variants)
+        return num_variants + self.objective.uses_second_network * (self.objective.uses_clean + num_variants)
 
     @property
     def num_clean_views(self) -> int:
@@ -166,14 +180,15 @@ class StepCosts:
     def num_key_sets(self) -> int:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
         if not self.objective.uses_keys:
-            return 0
+            return num_own_key_sets(self.objective)
         num_adversarial = self.search.num_inner_steps if self.search.reuse == "free" else 1
         return self.num_clean_views - 1 + num_adversarial * self.objective.uses_adversary
 
     @property
     def num_outer_views(self) -> int:
         """Passes whose graphs are alive together when the backward pass begins; D's is counted apart."""
-        return self.num_clean_views + (self.objective.uses_adversary and self.search.reuse != "free")
+        num_clean = self.num_clean_views + self.num_other_passes
+        return num_clean + (self.objective.uses_adversary and self.search.reuse != "free")
 
     @property
     def has_clean_graph(self) -> bool:
@@ -208,6 +223,7 @@ class StepCosts:
             num_masked: tokens that the generator refills; None: those that ``rtd_mask_ratio`` takes on average.
         """
         is_cls = self.config.encoder.pooling == "cls"
+        is_cls = is_cls and not self.objective.uses_tokens
         passes, graded = Passes(self.encoder, batch, is_cls), self.encoder.embeddings.trained > 0
         head = 2.0 * batch.num_sentences * self._head_matrices.total
         outer = passes.outer(graded) + 3 * head
@@ -215,6 +231,12 @@ class StepCosts:
         attacked_passes = Passes(self.encoder, batch, False) if self.objective.uses_adversarial_tokens else passes
         compared = 2.0 * batch.num_sentences**2 * self.encoder.hidden_size
         found = {"clean views": self.num_clean_views * outer}
+        # Other texts are taken to be as long as the sentences.
+        num_variants = len(self.objective.variants)
+        if num_variants:
+            found["other texts"] = num_variants * outer
+        if self.objective.uses_second_network:
+            found["second network"] = (self.num_other_passes - num_variants) * outer
         if self.objective.uses_adversary:
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if self.search.reuse == "free":
@@ -239,6 +261,8 @@ class StepCosts:
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
         if self.objective.uses_average:
             found["average model"] = passes.forward() + head
+        if self.victim is not None:
+            found["victim"] = Passes(self.victim, batch, is_cls).forward()
         if self.has_detection:
             found["replaced token detection"] = self._detection(batch, num_masked)
         return found
@@ -302,13 +326,16 @@ def _objective_of(config: Config, hidden_size: int) -> Objective:
         # Of how many classes only the data know, where no names are given.
         num_classes = len(config.data.label_names or "01")
         with torch.device("meta"):
-            given = (*given, ClassificationHead(hidden_size, num_classes))
+            given = (*given, make_head(config.encoder.pooling, hidden_size, num_classes))
     make = partial(objective, *given, **config.objective_options)
     try:
         with torch.device("meta"):
-            return make()
+            made = make()
     except (RuntimeError, NotImplementedError):
-        return make()
+        made = make()
+    if made.uses_second_network:
+        made.second_classifier = copy.deepcopy(made.classifier)
+    return made
 
 
 def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:
@@ -325,7 +352,8 @@ def find_costs(config: Config, model_config=None) -> StepCosts:
         model_config = find_model(config.encoder.model).config
     generator = rtd_generator_of(config)
     generator_config = None if generator in (None, "unigram") else find_model(generator).config
-    return StepCosts(config, model_config, generator_config)
+    victim = config.objective_options.get("victim")
+    return StepCosts(config, model_config, generator_config, None if victim is None else find_model(victim).config)
 
 
 def step_flops(

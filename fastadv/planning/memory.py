@@ -35,6 +35,7 @@ class Memory:
     """AdamW's means, and master weights"""
     eta_table: float
     generator: float
+    """or the victim of soft targets, frozen"""
     buffers: float
     activations: float
     on_host: float = 0.0
@@ -94,8 +95,11 @@ def memory(
         # Gradients are reduced when the backward is over, in the place of its activations.
         buffers = max(0.0, buffers - kept) if num_ranks > 1 else 0.0
     if stage == 0 and is_half:
-        copied = encoder.body + (encoder.body if costs.has_detection else type(encoder.body)())
+        none = type(encoder.body)()
+        copied = encoder.body + (encoder.body if costs.has_detection else none)
+        copied += encoder.body if costs.objective.uses_second_network else none
         buffers += 2 * (copied.total + copied.trained)
+    num_of_victim = 0 if costs.victim is None else costs.victim.parameters.total
     has_table = costs.objective.uses_adversary and costs.search.use_eta
     return Memory(
         weights=weights,
@@ -103,7 +107,7 @@ def memory(
         optimizer=optimizer,
         # A row's norm lies beside it.
         eta_table=4 * encoder.vocab_size * (encoder.embedding_size + 1) if has_table else 0.0,
-        generator=(2 if is_half else 4) * costs.num_generator_parameters,
+        generator=(2 if is_half else 4) * (costs.num_generator_parameters + num_of_victim),
         buffers=buffers,
         activations=kept,
         on_host=host,

@@ -1,4 +1,4 @@
-"""What CARL's negatives and RAR's reconstruction cost beside the encoder's passes."""
+"""What CARL's negatives, RAR's reconstruction and TaiChi's contrasts cost beside the encoder's passes."""
 
 from types import SimpleNamespace
 
@@ -7,6 +7,7 @@ import torch
 from fastadv.objectives.base import Objective
 from fastadv.objectives.carl import CARL
 from fastadv.objectives.rar import RAR, TOKENS_AT_A_TIME
+from fastadv.objectives.taichi import TaiChi
 
 from .model_shape import ModelShape
 
@@ -27,4 +28,13 @@ def own_flops(objective: Objective, shape: ModelShape, num_sentences: int, num_t
         forward = 2.0 * num_tokens * shape.embedding_size * (shape.hidden_size + shape.vocab_size)
         # Above this many tokens logits are computed once more in the backward.
         return {"reconstruction": (3 + (num_tokens > TOKENS_AT_A_TIME)) * forward}
+    if num_own_key_sets(objective) and objective.similarity == "cosine":
+        # Distances are formed by differences, which are no products.
+        compared = 2.0 * num_sentences**2 * shape.hidden_size
+        return {"contrasts": 3 * num_own_key_sets(objective) * compared}
     return {}
+
+
+def num_own_key_sets(objective: Objective) -> int:
+    """Sets of vectors that an objective gathers by itself."""
+    return objective.num_contrasts if isinstance(objective, TaiChi) else 0

@@ -12,7 +12,10 @@ from fastadv.config import Config
 from fastadv.data.labelled_sources import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
+from fastadv.data.variants import read_pairs
+from fastadv.data.word_sets import WordSets
 from fastadv.engine.checkpoint_folders import newest_checkpoint
+from fastadv.engine.epoch_attack import check_attack
 from fastadv.engine.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
 from fastadv.errors import UserError
@@ -97,6 +100,10 @@ def _what_is_done(config: Config) -> list[str]:
         dev_score(config.dev.data)
     elif config.dev.data != "none":
         open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split)
+    if data.word_sets is not None:
+        word_sets = WordSets.load(data.word_sets)
+    if data.pairs is not None:
+        num_pairs = len(read_pairs(data.pairs))
     if evaluation.enabled:
         open_source(evaluation.held_out, data.field, evaluation.held_out_split)
     folder = Path(train.output_dir).expanduser()
@@ -111,6 +118,12 @@ def _what_is_done(config: Config) -> list[str]:
         f"data        {describe_sources(data.train)}"
         + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else "")
         + (f", classes in {data.label_field}" if data.label_field is not None else ""),
+        *(
+            [f"word sets   {len(word_sets.synonyms):,} words with synonyms, {len(word_sets.antonyms):,} with antonyms"]
+            if data.word_sets
+            else []
+        ),
+        *([f"pairs       {num_pairs:,} of {data.pairs}, unpaired texts: {data.unpaired}"] if data.pairs else []),
         f"objective   {config.objective}{options}",
         f"adversary   {describe_adversary(config)}",
         f"training    {length} of {batches}{train.batch_size} sentences, learning rate {config.optimizer.lr:g}, "
@@ -131,6 +144,8 @@ def _what_it_costs(config: Config, options: PlanOptions) -> list[str]:
             f"train.batch_size = {batch.num_sentences}: expected at least --num_gpus, {options.num_gpus}: every GPU "
             "takes a share of each batch"
         )
+    if costs.objective.attack_at_epochs is not None:
+        check_attack(costs.objective.attack_at_epochs)
     return [
         *_parameters(costs),
         _batch(config, batch, options),
@@ -147,8 +162,10 @@ def _parameters(costs: StepCosts) -> list[str]:
         ("encoder, embeddings", encoder.embeddings.total, encoder.embeddings.trained),
         ("encoder, layers", encoder.body.total, encoder.body.trained),
         ("heads", costs.head.total, costs.head.trained),
+        ("second encoder", costs.second_encoder.total, costs.second_encoder.trained),
         ("discriminator", costs.discriminator.total, costs.discriminator.trained),
         ("generator, frozen", costs.num_generator_parameters, 0),
+        ("victim, frozen", 0 if costs.victim is None else costs.victim.parameters.total, 0),
     ]
     lines = [f"parameters  {all_of_it.total / 1e6:,.2f} M, of which {all_of_it.trained / 1e6:,.2f} M are trained"]
     for name, total, trained in rows:

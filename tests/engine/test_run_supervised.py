@@ -86,6 +86,23 @@ def test_the_export_is_what_was_trained(system, make_supervised):
     assert trainer.position.best_score > 30
 
 
+@pytest.mark.parametrize("system, stage", [("fine_tuning", 0), ("fgm", 1), ("freelb", 3)])
+def test_a_classifier_of_means_is_exported_as_trained(system, stage, make_supervised):
+    steps = {"train.max_steps": 20, "train.eval_every": 10, "optimizer.lr": 3e-3}
+    trainer = Trainer(make_supervised(system, **{"encoder.pooling": "mean", "engine.zero_stage": stage, **steps}))
+    folder = trainer.fit()
+    exported = Classifier.from_pretrained(str(folder / "model"))
+    assert exported.encoder.pooling == "mean" and exported.label_map.names == CLASSES
+    logits = exported.classify_texts(SENTENCES)
+    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
+    predicted = exported.classify_texts(dev.first).argmax(axis=1)
+    assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
+    assert trainer.position.best_score > 30
+    assert "AutoModelForSequenceClassification" in (folder / "model" / "README.md").read_text()
+    assert "parameters" in describe_plan(trainer.config, PlanOptions.parse({}))
+
+
 @pytest.mark.parametrize(
     "scores, patience, last_step, best_step",
     [
@@ -163,7 +180,7 @@ def test_a_clean_pass_is_made_only_where_the_loss_has_it(make_supervised):
             {"objective": "simcse"},
             "data.label_field = .label.: expected null where objective is simcse, .* fine_tuning, adversarial_training",
         ),
-        ({"encoder.pooling": "mean"}, "encoder.pooling = mean: expected cls"),
+        ({"encoder.pooling": "first_last"}, "encoder.pooling = first_last: expected cls or mean"),
         ({"dev.patience": 2, "dev.data": "none"}, "dev.patience = 2: expected null where dev.data is none"),
         ({"dev.patience": 2, "train.eval_every": None}, "dev.patience = 2: .* train.eval_every is null"),
     ],

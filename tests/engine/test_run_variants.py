@@ -132,7 +132,7 @@ def attacked(monkeypatch):
     """Stands for the attack: notes when it is asked, and finds a text for every third."""
     calls = []
 
-    def find_texts(plan, model, texts, labels, order, seed):
+    def find_texts(plan, model, texts, labels, order, seed, log):
         assert not model.training and len(texts) == len(labels) == len(SENTENCES)
         calls.append(order.tolist())
         return {
@@ -140,6 +140,7 @@ def attacked(monkeypatch):
         }
 
     monkeypatch.setattr("fastadv.engine.epoch_attack._find_texts", find_texts)
+    monkeypatch.setattr("fastadv.engine.epoch_attack.check_attack", lambda plan: None)
     monkeypatch.setattr("tests.engine.toy_variants.Attacked", Attacked, raising=False)
     return calls
 

@@ -1,0 +1,150 @@
+"""``fastadv evaluate pair-distances | perturbation-map | attack-by-epoch``. Parsing only."""
+
+import argparse
+import sys
+
+from fastadv.cli_parts import add_command, check_out_folder, count_from, seed
+
+_CAPS = ("any", "words_2", "share_20")
+
+
+def add_evaluate_attacks(kinds) -> None:
+    """Adds what reads or makes texts of an attack to the kinds of ``fastadv evaluate``."""
+    _add_pair_distances(kinds)
+    _add_perturbation_map(kinds)
+    _add_attack_by_epoch(kinds)
+
+
+def _add_classifiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", required=True, action="append", help="a folder of a trained classifier; once for each model"
+    )
+    parser.add_argument("--max_length", type=count_from(3), help="tokens a text is cut to (default: the model's own)")
+    parser.add_argument("--batch_size", type=count_from(1), default=64, help="texts a forward pass (default: 64)")
+
+
+def _classifiers(arguments: argparse.Namespace) -> dict:
+    """Name → () → classifier; refuses what can be found wrong without reading weights."""
+    from fastadv.encoder.classifier import Classifier
+    from fastadv.encoder.source import find_model
+    from fastadv.evaluation.attack_run import short_names
+    from fastadv.evaluation.geometry_of_models import check_models
+
+    check_models(arguments.model)
+    for model in arguments.model:
+        find_model(model).check_max_length(arguments.max_length)
+    names = short_names(arguments.model)
+    return {
+        name: lambda model=model: Classifier.from_pretrained(model, max_length=arguments.max_length)
+        for name, model in zip(names, arguments.model, strict=True)
+    }
+
+
+def _add_pair_distances(kinds) -> None:
+    about = (
+        "distance and divergence between texts and what an attack made of them, and between classes (TaiChi, table 7)"
+    )
+    parser = add_command(kinds, "pair-distances", _pair_distances, about)
+    _add_classifiers(parser)
+    parser.add_argument(
+        "--rows", required=True, help="the rows of an attack: a file rows.csv of fastadv attack --recipe"
+    )
+    parser.add_argument("--max_pairs", type=count_from(2), default=1000, help="pairs at most (default: 1000)")
+    parser.add_argument("--out", help="a folder for pair-distances.json and .csv")
+
+
+def _pair_distances(arguments: argparse.Namespace) -> None:
+    from fastadv.evaluation.pair_distances import AttackedPairs, measure_pairs, pair_table, write_pairs_record
+
+    models = _classifiers(arguments)
+    out = None if arguments.out is None else check_out_folder(arguments.out)
+    pairs = AttackedPairs.read(arguments.rows, arguments.max_pairs)
+    if arguments.dry_run:
+        target = f"; into {out}" if out else ""
+        print(f"would measure {', '.join(models)} on {len(pairs.labels):,} pairs of {arguments.rows}{target}")
+        return
+    record = measure_pairs(models, pairs, arguments.batch_size, progress=sys.stderr.isatty())
+    print(pair_table(record))
+    if out is not None:
+        write_pairs_record(record, out)
+        print(out)
+
+
+def _add_perturbation_map(kinds) -> None:
+    about = "where synonyms and antonyms move texts to: t-SNE of vectors, and cosine distances (BAT, figure 5)"
+    parser = add_command(kinds, "perturbation-map", _perturbation_map, about)
+    _add_classifiers(parser)
+    parser.add_argument("--data", required=True, help="labelled texts: a file, a folder, a dataset, or demo:imdb")
+    parser.add_argument("--word_sets", required=True, help="synonyms and antonyms: a file of fastadv word-sets")
+    parser.add_argument("--out", required=True, help="a folder for perturbation-map.png, .csv and .json")
+    parser.add_argument("--leave_out", nargs="+", default=[], metavar="LABEL", help="classes to leave out, as neutral")
+    parser.add_argument("--max_texts", type=count_from(4), default=500, help="texts drawn at most (default: 500)")
+    parser.add_argument("--split", default="test", help="the split of a named dataset (default: test)")
+    parser.add_argument("--field", default="text", help="the column of the text (default: text)")
+    parser.add_argument("--label_field", default="label", help="the column of the class (default: label)")
+    parser.add_argument("--pair_field", help="the column of the second text of pairs")
+    parser.add_argument("--seed", type=seed, default=0, help="of the texts, the words and the map (default: 0)")
+
+
+def _perturbation_map(arguments: argparse.Namespace) -> None:
+    from fastadv.data.word_sets import WordSets
+    from fastadv.evaluation.attack_run import AttackedData
+    from fastadv.evaluation.perturbation_map import map_models, map_table, perturbed_texts, write_map
+
+    models, out = _classifiers(arguments), check_out_folder(arguments.out)
+    source = AttackedData(
+        source=arguments.data,
+        split=arguments.split,
+        field=arguments.field,
+        label_field=arguments.label_field,
+        pair_field=arguments.pair_field,
+        max_texts=None,
+    )
+    source.check()
+    word_sets = WordSets.load(arguments.word_sets)
+    if arguments.dry_run:
+        print(f"would map at most {arguments.max_texts:,} texts of {arguments.data} by {', '.join(models)}; into {out}")
+        return
+    data, rows = source.read()
+    texts = perturbed_texts(
+        data, rows.tolist(), word_sets, arguments.max_texts, tuple(arguments.leave_out), arguments.seed
+    )
+    record, points = map_models(models, texts, arguments.seed, arguments.batch_size, progress=sys.stderr.isatty())
+    write_map(out, record, points, texts)
+    print(map_table(record))
+    print(out)
+
+
+def _add_attack_by_epoch(kinds) -> None:
+    about = "success of attacks over the epochs of a training, from their reports (BAT, figures 3 and 4)"
+    parser = add_command(kinds, "attack-by-epoch", _attack_by_epoch, about)
+    parser.add_argument(
+        "--run",
+        dest="points",
+        required=True,
+        action="append",
+        metavar="[SERIES:]EPOCH=DIR",
+        help="the folder of an attack on the model of an epoch; once a point. The series is by default the recipe",
+    )
+    parser.add_argument(
+        "--baseline",
+        action="append",
+        default=[],
+        metavar="[SERIES=]DIR",
+        help="the folder of an attack on a model without the defence: a dashed line",
+    )
+    parser.add_argument("--cap", choices=_CAPS, default="any", help="what may change for a success (default: any)")
+    parser.add_argument("--out", required=True, help="a folder for attack-by-epoch.csv and .png")
+
+
+def _attack_by_epoch(arguments: argparse.Namespace) -> None:
+    from fastadv.evaluation.attack_by_epoch import epoch_table, points_of, write_epochs
+
+    out = check_out_folder(arguments.out)
+    points = points_of(arguments.points, arguments.baseline, arguments.cap)
+    if arguments.dry_run:
+        print(f"would draw {len(points)} attacks; into {out}")
+        return
+    write_epochs(out, points, arguments.cap)
+    print(epoch_table(points))
+    print(out)
