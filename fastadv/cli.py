@@ -24,6 +24,7 @@ from fastadv.cli_parts import (
     load_encoder,
 )
 from fastadv.cli_prepare_attack_data import add_prepare_attack_data
+from fastadv.cli_word_sets import add_word_sets
 from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -77,6 +78,7 @@ def _build_parser() -> argparse.ArgumentParser:
     add_evaluate(commands)
     add_attack(commands)
     add_prepare_attack_data(commands)
+    add_word_sets(commands)
     _add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser

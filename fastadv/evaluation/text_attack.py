@@ -9,12 +9,14 @@ and was not attacked; a text that a limit ends has failed, and its note says whi
 """
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import random
 import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
@@ -22,14 +24,17 @@ import torch
 from fastadv.data.substitution import draw_seed
 from fastadv.data.word_sets import WordSets
 from fastadv.errors import UserError
+from fastadv.evaluation.attack_data import attack_data_folder
+from fastadv.evaluation.recipe_attack import RecipeAttack
 from fastadv.evaluation.reconstruct import num_changed, word_changes
 from fastadv.evaluation.text_attack_rows import ERROR, FAILED, SKIPPED, SUCCEEDED, TextAttackRow
+from fastadv.evaluation.text_recipes import NEEDS_MLM, NEEDS_VECTORS, Resources
+from fastadv.evaluation.text_recipes import RECIPES as TEXTATTACK_RECIPES
 from fastadv.evaluation.text_search import GOALS, REMAIN, UNTARGETED, TextAttacker, Texts, TextSearch
 from fastadv.evaluation.text_victim import DEFAULT_BATCH_SIZE, OutOfTime, TextVictim
 from fastadv.evaluation.time_limit import time_limit
 from fastadv.evaluation.word_attacks import DEFAULT_GOALS, AntonymAttack, NegationAttack, SynonymAttack
 
-TEXTATTACK_RECIPES = ("deepwordbug", "pwws", "textfooler", "textbugger", "bae", "bert-attack", "a2t")
 WORD_RECIPES = ("antonym", "negation", "synonym")
 RECIPES = (*TEXTATTACK_RECIPES, *WORD_RECIPES)
 
@@ -37,12 +42,12 @@ DEFAULT_MAX_SECONDS = 120.0
 
 _USED_BY: Dict[str, tuple] = {
     "word_sets": ("antonym", "synonym"),
-    "mlm": ("bae", "bert-attack"),
-    "word_vectors": ("textfooler", "textbugger", "a2t"),
+    "mlm": NEEDS_MLM,
+    "word_vectors": NEEDS_VECTORS,
     "attack_data": TEXTATTACK_RECIPES,
 }
 """which recipes read which file or folder"""
-_NEEDED = ("word_sets", "mlm")
+_NEEDED = ("word_sets", "mlm", "word_vectors")
 
 _MAX_NOTE = 300
 
@@ -66,6 +71,7 @@ class TextAttackSettings:
     mlm: Optional[str] = None
     """a folder of a masked language model"""
     word_vectors: Optional[str] = None
+    """a file of word vectors (``fastadv word-sets --vectors_out``)"""
     attack_data: Optional[str] = None
     """the folder of ``fastadv prepare-attack-data``; None: the usual place"""
 
@@ -99,16 +105,23 @@ class TextAttackSettings:
     def uses_textattack(self) -> bool:
         return self.recipe in TEXTATTACK_RECIPES
 
-    def check(self) -> None:
-        """UserError for what is missing on the disk, or in the environment."""
+    @property
+    def resources(self) -> Resources:
+        """What a recipe of TextAttack reads beside the victim."""
+        return Resources(data_dir=self.attack_data, word_vectors=self.word_vectors, mlm=self.mlm)
+
+    def check(self, victims: Sequence[str] = ()) -> None:
+        """UserError for what is missing on the disk, or in the environment.
+
+        Args:
+            victims: the folders of the attacked models.
+        """
         if self.word_sets is not None:
             WordSets.load(self.word_sets)
-        for name in ("mlm", "attack_data"):
-            given = getattr(self, name)
-            if given is not None and not Path(given).expanduser().is_dir():
-                raise UserError(f"--{name} {given!r}: expected a folder")
-        if self.word_vectors is not None and not Path(self.word_vectors).expanduser().is_file():
-            raise UserError(f"--word_vectors {self.word_vectors!r}: expected a file")
+        if self.uses_textattack:
+            check_textattack()
+            for victim in victims:
+                self.resources.check(self.recipe, victim)
 
     def as_key(self) -> dict:
         """Plain values, with a hash of what lies in the files in place of their names."""
@@ -116,7 +129,16 @@ class TextAttackSettings:
         for name in _USED_BY:
             if values[name] is not None:
                 values[name] = hash_of_files(values[name])
+        if self.uses_textattack:
+            values["attack_data"] = hash_of_files(attack_data_folder(self.attack_data) / "manifest.json")
+            values["textattack"] = importlib.metadata.version("textattack")
         return values
+
+
+def check_textattack() -> None:
+    """UserError where TextAttack is not installed."""
+    if importlib.util.find_spec("textattack") is None:
+        raise UserError("the recipes need TextAttack, which is not installed: pip install 'fastadv[attack]'")
 
 
 def hash_of_files(path: str | Path) -> str:
@@ -148,9 +170,7 @@ def build_attacker(settings: TextAttackSettings, victim: TextVictim) -> TextAtta
         UserError: something it needs is missing.
     """
     if settings.uses_textattack:
-        from fastadv.evaluation.recipe_attack import RecipeAttack
-
-        return RecipeAttack.build(settings, victim)
+        return RecipeAttack.build(settings.recipe, victim, settings.resources)
     if settings.recipe == "negation":
         return NegationAttack(victim)
     kind: Callable = {"antonym": AntonymAttack, "synonym": SynonymAttack}[settings.recipe]

@@ -7,7 +7,6 @@ to mix with. Texts that ended in an error are tried again.
 """
 
 import csv
-import importlib.metadata
 import json
 import sys
 from contextlib import closing, contextmanager
@@ -72,9 +71,10 @@ class TextAttackRun:
         check_out(self.out)
         if self.pairs is not None:
             check_pairs(self.pairs)
-        self.settings.check()
-        for model in self.models:
-            find_model(model).check_max_length(self.max_length)
+        sources = [find_model(model) for model in self.models]
+        for source in sources:
+            source.check_max_length(self.max_length)
+        self.settings.check([str(source.location) for source in sources])
         self.data.check()
 
     def describe(self) -> str:
@@ -155,7 +155,7 @@ class TextAttackRun:
             LabelledText(int(row), tuple(of_text), int(label))
             for row, label, *of_text in zip(rows, labels_of(classifier, data), *parts)
         ]
-        key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key(), _version_of_textattack()]
+        key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key()]
         path = part_path(Path(self.out).expanduser() / "parts", key, "csv")
         recipe = _read_facts(path)
         with _writer(path, data.second is not None) as writer:
@@ -191,7 +191,7 @@ class TextAttackRun:
         return {
             "settings": vars(self.settings),
             "recipe": recipe,
-            "versions": {**versions(), "textattack": _version_of_textattack()},
+            "versions": versions(),
             "data": {**vars(self.data), "num_texts": len(data), "hash": hash_of_texts(data)},
         }
 
@@ -278,13 +278,6 @@ def _is_locked(file) -> bool:
         return True
     except OSError:
         return False
-
-
-def _version_of_textattack() -> Optional[str]:
-    try:
-        return importlib.metadata.version("textattack")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def rows_files(out: Path, names: Sequence[str]) -> List[Path]:

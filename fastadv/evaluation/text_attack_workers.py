@@ -19,6 +19,7 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from fastadv.errors import UserError
+from fastadv.evaluation.recipe_attack import RecipeAttack
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings, attack_text, build_attacker, error_row
 from fastadv.evaluation.text_attack_rows import TextAttackRow
 from fastadv.evaluation.text_search import TextAttacker
@@ -129,12 +130,14 @@ def _rows_of_suspects(
 
 def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText]) -> dict:
     """What the recipe says of itself."""
-    return attacker.facts(texts) if hasattr(attacker, "facts") else {"attack": repr(type(attacker).__name__)}
+    if isinstance(attacker, RecipeAttack):
+        return attacker.facts([text.texts for text in texts])
+    return {"name": type(attacker).__name__}
 
 
 def _build(job: AttackJob, classifier=None) -> Tuple[TextAttacker, TextVictim]:
     classifier = job.load() if classifier is None else classifier
-    victim = TextVictim(classifier, job.settings.batch_size, job.bias)
+    victim = TextVictim(classifier, job.settings.batch_size, job.bias, model_folder=job.model)
     return build_attacker(job.settings, victim), victim
 
 

@@ -45,6 +45,7 @@ class TextVictim:
         batch_size: texts a pass.
         bias: (C,) added to the logits: the classifier with its decision moved, as a control.
         cache_size: answers kept at most.
+        model_folder: where the classifier was loaded from, so that no recipe takes it for its judge.
 
     Raises:
         UserError: a bias of another size, or one that is not finite.
@@ -56,8 +57,9 @@ class TextVictim:
         batch_size: int = DEFAULT_BATCH_SIZE,
         bias: Optional[Sequence[float]] = None,
         cache_size: int = DEFAULT_CACHE_SIZE,
+        model_folder: Optional[str] = None,
     ):
-        self.model, self.batch_size = classifier, batch_size
+        self.model, self.batch_size, self.model_folder = classifier, batch_size, model_folder
         self.tokenizer, self.max_length = classifier.encoder.tokenizer, classifier.encoder.max_length
         self.names = classifier.label_map.names
         self._bias = self._checked(bias)
