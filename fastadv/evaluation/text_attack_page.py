@@ -128,10 +128,12 @@ def _lead(results: dict) -> str:
 
 
 def _findings(results: dict) -> str:
+    controls = [model["control"] for model in results["models"] if model.get("control")]
+    words = shown(controls[0].get("words", "class shares")) if controls else "class shares"
     items = [f"<li>{shown(one['sentence'])}</li>" for one in results["findings"]]
     note = (
-        '<p class="note">A gain counts only beyond the control: the baseline with its bias moved to the robust '
-        "model's class share. Rates are of the texts that were right before; at a cap, a success that changed more "
+        f'<p class="note">A gain counts only beyond the control: the baseline with the robust model\'s {words}. '
+        "Rates are of the texts that were right before; at a cap, a success that changed more "
         "counts as failed.</p>\n"
     )
     return f"<ul>{''.join(items)}</ul>\n{note}" if items else note
