@@ -3,14 +3,11 @@
     fastadv prepare-attack-data
     python -m bench.text_study --out runs/study-text
 
-| task | texts | systems | attacks |
-|---|---|---|---|
-| sentiment | sentences of Rotten Tomatoes, of the demo's package | fine-tuning, SAFER, and ADA and TaiChi on the pairs of \
-either attack | deepwordbug, pwws, synonym |
-| paraphrase | pairs made of the demo's reviews (`bench.paraphrase_pairs`) | fine-tuning, BAT pairwise and triplet | \
-synonym, antonym |
+Sentiment: sentences of Rotten Tomatoes, out of the demo's package; fine-tuning, SAFER, and ADA and TaiChi on the pairs
+of either attack; attacked by DeepWordBug, PWWS and synonyms. Paraphrase: pairs made of the demo's reviews
+(`bench.paraphrase_pairs`); fine-tuning, BAT pairwise and triplet; attacked by synonyms and antonyms.
 
-The pairs are those that DeepWordBug and PWWS make of 400 training texts, with fine-tuning as the victim. All systems of
+The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and PWWS make of 400 training texts, with fine-tuning as the victim. All systems of
 a task train on the same texts, in the same order, from the same weights, for the same number of steps; every model is
 attacked on the same held-out texts, each beside its control (`fastadv/evaluation/text_attack_control.py`). Every step
 is a fastadv command, and finished ones are not done again: a stopped study goes on. It ends in ``study.md``,
