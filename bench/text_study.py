@@ -7,11 +7,11 @@ Sentiment: sentences of Rotten Tomatoes, out of the demo's package; fine-tuning,
 of either attack; attacked by DeepWordBug, PWWS and synonyms. Paraphrase: pairs made of the demo's reviews
 (`bench.paraphrase_pairs`); fine-tuning, BAT pairwise and triplet; attacked by synonyms and antonyms.
 
-The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and PWWS make of 400 training texts, with fine-tuning as the victim. All systems of
-a task train on the same texts, in the same order, from the same weights, for the same number of steps; every model is
-attacked on the same held-out texts, each beside its control (`fastadv/evaluation/text_attack_control.py`). Every step
-is a fastadv command, and finished ones are not done again: a stopped study goes on. It ends in ``study.md``,
-``study.png`` and ``study.json``.
+The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and PWWS make of 400 training texts, with
+fine-tuning as the victim. All systems of a task train on the same texts, in the same order, from the same weights, for
+the same number of steps; every model is attacked on the same held-out texts, each beside its control
+(`fastadv/evaluation/text_attack_control.py`). Every step is a fastadv command, and finished ones are not done again: a
+stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``.
 """
 
 import argparse
