@@ -180,6 +180,9 @@ class Study:
         command += ["--max_texts", str(max(self.num_test, self.num_attacked)), "--seed", str(self.seed)]
         if task == "paraphrase":
             command += ["--field", "first", "--pair_field", "second"]
+        if recipe == "antonym":
+            # An antonym in one of two different texts leaves them different.
+            command += ["--labels", "duplicate"]
         if recipe in ("synonym", "antonym"):
             command += ["--word_sets", str(self.word_sets)]
         elif self.attack_data is not None:
