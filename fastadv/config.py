@@ -319,8 +319,9 @@ class Config:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     objective: str = "robustsentembed"
-    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar;
-    or your own as my_package.my_module:MyObjective"""
+    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar,
+    and on other texts safer, ada, base_adv, a2t, bat_pairwise, bat_triplet, taichi; or your own as
+    my_package.my_module:MyObjective"""
     objective_options: Dict[str, Any] = field(default_factory=dict)
     """the objective's own options: keyword arguments of its class"""
     perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)

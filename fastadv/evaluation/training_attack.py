@@ -38,7 +38,10 @@ def settings_of(plan: EpochAttack, seed: int = 0) -> TextAttackSettings:
 def check_attack(plan: EpochAttack) -> None:
     """UserError for what is missing on the disk, or in the environment: an epoch before the attack is a long wait."""
     try:
-        settings_of(plan).check()
+        settings = settings_of(plan)
+        settings.check()
+        if settings.uses_textattack:
+            settings.resources.check(settings.recipe)
     except UserError as error:
         # Options are named as the command line of the attack has them.
         raise UserError(f"the attack at epochs' starts: {str(error).replace('--', 'objective_options.')}") from error

@@ -37,7 +37,8 @@ class BAT(ClassificationObjective):
         hidden_size: D of the pooled vectors.
         classifier: h (B, D) → logits (B, C), given by the run.
         margin: m; at a distance of m or more an obstinate text is far enough.
-        distance_of: what the distance is between: cls (h), or the mean or the largest entries of the token states.
+        distance_of: what the distance is between: cls (h, under encoder.pooling cls the paper's [CLS] vector), or the
+            mean or the largest entries of the token states.
         obstinate_labels: classes that an antonym turns into another: entailment and contradiction, or duplicates; null:
             all.
     """
