@@ -113,8 +113,8 @@ def test_rows_are_what_textattacks_own_wrapper_finds(folder, tmp_path, capfd, re
             assert row.num_queries == result.num_queries
     assert {row.outcome for row in rows} >= {"succeeded", "skipped"} and rows[4].outcome == "skipped"
     # Nothing of TextAttack's reaches the terminal.
-    assert not printed.err and "textattack" not in printed.out.lower()
-    assert "textattack" in (tmp_path / "out" / "attack.log").read_text(encoding="utf-8")
+    assert not printed.err and "textattack:" not in printed.out
+    assert "textattack:" in (tmp_path / "out" / "attack.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
