@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import part_path, short_names
+from fastadv.evaluation.attack_run import check_out, part_path, short_names
 from fastadv.evaluation.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
 from fastadv.evaluation.similarity_victim import SIDES, Scale, SimilarityVictim
 from fastadv.evaluation.text_attack import (
@@ -130,6 +130,7 @@ class AdvStsRun:
         """UserError for what can be found wrong without reading weights."""
         from fastadv.encoder.source import find_model
 
+        check_out(self.out)
         self.settings.check()
         for model in self.models:
             source = find_model(model)
@@ -221,6 +222,8 @@ class AdvStsRun:
         data = self.data
         parts = [data.rows, data.pairs.first, data.pairs.second, data.pairs.scores]
         return {
+            "title": "Adversarial STS",
+            "class_word": "human score",
             "settings": vars(self.settings),
             "side": self.side,
             "scale": [data.scale.low, data.scale.high],

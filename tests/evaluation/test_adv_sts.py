@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import pytest
@@ -230,6 +231,19 @@ def test_a_stopped_run_goes_on_and_another_setting_starts_anew(tmp_path, tiny_be
     assert [vars(row) | {"seconds": 0} for row in again] == [vars(row) | {"seconds": 0} for row in whole]
     attacked.clear()
     assert main([*arguments, "--side", "second"]) == 0 and len(attacked) == 12
+
+
+@pytest.mark.skipif("FASTADV_ATTACK_DATA" not in os.environ, reason="no attack data in FASTADV_ATTACK_DATA")
+@pytest.mark.parametrize("side", ["both", "second"])
+def test_a_recipe_of_textattack(tmp_path, tiny_bert_dir, pairs_file, side):
+    pytest.importorskip("textattack")
+    arguments = arguments_of(tmp_path, [tiny_bert_dir], pairs_file, "--max_length", "64", "--side", side)
+    assert main([*arguments, "--recipe", "deepwordbug", "--max_queries", "40"]) == 0
+    rows = read_rows(tmp_path / "out" / "rows.csv")
+    assert {row.outcome for row in rows} <= {"succeeded", "failed"} and max(row.num_queries for row in rows) <= 40
+    assert any(row.outcome == "succeeded" for row in rows)
+    firsts = [row.first_adversarial != row.first for row in rows]
+    assert any(firsts) == (side == "both")
 
 
 def test_what_is_refused(tmp_path, tiny_bert_dir, pairs_file, capsys):
