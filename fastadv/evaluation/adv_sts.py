@@ -29,8 +29,8 @@ from fastadv.evaluation.text_attack import (
     build_attacker,
 )
 from fastadv.evaluation.text_attack_control import AttackedModel
-from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, RowWriter, TextAttackRow, write_rows
-from fastadv.evaluation.text_attack_run import rows_files
+from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, TextAttackRow, write_rows
+from fastadv.evaluation.text_attack_run import locked_writer, rows_files
 from fastadv.evaluation.text_attack_workers import facts_of, output_to
 from fastadv.evaluation.vector_cache import digest_of, encode_distinct, model_fingerprint
 
@@ -192,7 +192,7 @@ class AdvStsRun:
         path = part_path(out / "parts", [*key, settings.as_key()], "csv")
         # Inside, stderr is the log.
         stream = sys.stderr
-        with RowWriter(path, is_pair=True) as writer, output_to(out / LOG):
+        with locked_writer(path, is_pair=True) as writer, output_to(out / LOG):
             done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
             waiting = [text for text in texts if (*text[:3], f"{text[3]:g}") not in done]
             attacker = build_attacker(settings, victim)

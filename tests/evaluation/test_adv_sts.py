@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fastadv.evaluation import adv_sts, similarity_victim
 from fastadv.evaluation.adv_sts import AdvStsData, AdvStsRun, bands_of, correlations, in_bands, matched_scale
 from fastadv.evaluation.similarity_victim import Scale, SimilarityVictim, is_fooled
 from fastadv.evaluation.text_attack import TEXTATTACK_RECIPES, TextAttackSettings
-from fastadv.evaluation.text_attack_rows import read_rows
+from fastadv.evaluation.text_attack_rows import read_rows, write_rows
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.attacked_rows import made_row
 
@@ -229,6 +230,11 @@ def test_a_stopped_run_goes_on_and_another_setting_starts_anew(tmp_path, tiny_be
     assert main(arguments) == 0 and attacked == list(range(num_kept, 12)) and 2 < num_kept < 12
     again = read_rows(tmp_path / "out" / "rows.csv")
     assert [vars(row) | {"seconds": 0} for row in again] == [vars(row) | {"seconds": 0} for row in whole]
+    # A pair on which the attack broke down is tried again.
+    write_rows(part, [replace(row, outcome="error", note="it broke") if row.row == 3 else row for row in whole])
+    attacked.clear()
+    assert main(arguments) == 0 and attacked == [3]
+    assert [row.outcome for row in read_rows(tmp_path / "out" / "rows.csv")] == [row.outcome for row in whole]
     attacked.clear()
     assert main([*arguments, "--side", "second"]) == 0 and len(attacked) == 12
 
