@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import part_path, short_names
+from fastadv.evaluation.attack_run import check_out, part_path, short_names
 from fastadv.evaluation.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
 from fastadv.evaluation.similarity_victim import SIDES, Scale, SimilarityVictim
 from fastadv.evaluation.text_attack import (
@@ -29,8 +29,8 @@ from fastadv.evaluation.text_attack import (
     build_attacker,
 )
 from fastadv.evaluation.text_attack_control import AttackedModel
-from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, RowWriter, TextAttackRow, write_rows
-from fastadv.evaluation.text_attack_run import rows_files
+from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, TextAttackRow, write_rows
+from fastadv.evaluation.text_attack_run import locked_writer, rows_files
 from fastadv.evaluation.text_attack_workers import facts_of, output_to
 from fastadv.evaluation.vector_cache import digest_of, encode_distinct, model_fingerprint
 
@@ -130,6 +130,7 @@ class AdvStsRun:
         """UserError for what can be found wrong without reading weights."""
         from fastadv.encoder.source import find_model
 
+        check_out(self.out)
         self.settings.check()
         for model in self.models:
             source = find_model(model)
@@ -191,7 +192,7 @@ class AdvStsRun:
         path = part_path(out / "parts", [*key, settings.as_key()], "csv")
         # Inside, stderr is the log.
         stream = sys.stderr
-        with RowWriter(path, is_pair=True) as writer, output_to(out / LOG):
+        with locked_writer(path, is_pair=True) as writer, output_to(out / LOG):
             done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
             waiting = [text for text in texts if (*text[:3], f"{text[3]:g}") not in done]
             attacker = build_attacker(settings, victim)
@@ -221,6 +222,8 @@ class AdvStsRun:
         data = self.data
         parts = [data.rows, data.pairs.first, data.pairs.second, data.pairs.scores]
         return {
+            "title": "Adversarial STS",
+            "class_word": "human score",
             "settings": vars(self.settings),
             "side": self.side,
             "scale": [data.scale.low, data.scale.high],

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from fastadv.evaluation import adv_sts, similarity_victim
 from fastadv.evaluation.adv_sts import AdvStsData, AdvStsRun, bands_of, correlations, in_bands, matched_scale
 from fastadv.evaluation.similarity_victim import Scale, SimilarityVictim, is_fooled
 from fastadv.evaluation.text_attack import TEXTATTACK_RECIPES, TextAttackSettings
-from fastadv.evaluation.text_attack_rows import read_rows
+from fastadv.evaluation.text_attack_rows import read_rows, write_rows
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.attacked_rows import made_row
 
@@ -228,8 +230,26 @@ def test_a_stopped_run_goes_on_and_another_setting_starts_anew(tmp_path, tiny_be
     assert main(arguments) == 0 and attacked == list(range(num_kept, 12)) and 2 < num_kept < 12
     again = read_rows(tmp_path / "out" / "rows.csv")
     assert [vars(row) | {"seconds": 0} for row in again] == [vars(row) | {"seconds": 0} for row in whole]
+    # A pair on which the attack broke down is tried again.
+    write_rows(part, [replace(row, outcome="error", note="it broke") if row.row == 3 else row for row in whole])
+    attacked.clear()
+    assert main(arguments) == 0 and attacked == [3]
+    assert [row.outcome for row in read_rows(tmp_path / "out" / "rows.csv")] == [row.outcome for row in whole]
     attacked.clear()
     assert main([*arguments, "--side", "second"]) == 0 and len(attacked) == 12
+
+
+@pytest.mark.skipif("FASTADV_ATTACK_DATA" not in os.environ, reason="no attack data in FASTADV_ATTACK_DATA")
+@pytest.mark.parametrize("side", ["both", "second"])
+def test_a_recipe_of_textattack(tmp_path, tiny_bert_dir, pairs_file, side):
+    pytest.importorskip("textattack")
+    arguments = arguments_of(tmp_path, [tiny_bert_dir], pairs_file, "--max_length", "64", "--side", side)
+    assert main([*arguments, "--recipe", "deepwordbug", "--max_queries", "40"]) == 0
+    rows = read_rows(tmp_path / "out" / "rows.csv")
+    assert {row.outcome for row in rows} <= {"succeeded", "failed"} and max(row.num_queries for row in rows) <= 40
+    assert any(row.outcome == "succeeded" for row in rows)
+    firsts = [row.first_adversarial != row.first for row in rows]
+    assert any(firsts) == (side == "both")
 
 
 def test_what_is_refused(tmp_path, tiny_bert_dir, pairs_file, capsys):
