@@ -158,7 +158,7 @@ class TextAttackRun:
         key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key()]
         path = part_path(Path(self.out).expanduser() / "parts", key, "csv")
         recipe = _read_facts(path)
-        with _writer(path, data.second is not None) as writer:
+        with locked_writer(path, data.second is not None) as writer:
             done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
             waiting = [text for text in texts if _key_of(text, names) not in done]
             if not waiting:
@@ -242,7 +242,7 @@ def _key_of(text: LabelledText, names: Sequence[str]) -> tuple:
 
 
 @contextmanager
-def _writer(path: Path, is_pair: bool) -> Iterator[RowWriter]:
+def locked_writer(path: Path, is_pair: bool) -> Iterator[RowWriter]:
     """The rows of a part, which nobody else writes to meanwhile."""
     with path.open("ab") as lock:
         if not _is_locked(lock):

@@ -332,7 +332,7 @@ def test_two_runs_do_not_write_to_one_part(folder, tmp_path, capsys):
     out = tmp_path / "out"
     run(arguments(folder, out), capsys)
     (part,) = (out / "parts").glob("*.csv")
-    with text_attack_run._writer(part, is_pair=False):
+    with text_attack_run.locked_writer(part, is_pair=False):
         error = run(arguments(folder, out), capsys, status=2).err
     assert "another run writes to" in error
 
