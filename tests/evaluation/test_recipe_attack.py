@@ -235,7 +235,7 @@ def test_the_classifier_is_asked_for_gradients_by_a2t(folder, tmp_path):
 def test_a_process_that_ends_is_an_error_of_its_text_alone(folder, tmp_path, capfd, monkeypatch):
     classifier = Classifier.from_pretrained(str(folder / "model"))
     labels = classifier.classify_texts(ATTACKED).argmax(axis=1).tolist()
-    texts = [LabelledText(row, (text,), label) for row, (text, label) in enumerate(zip(ATTACKED[:4], labels))]
+    texts = [LabelledText(row, (text,), label) for row, (text, label) in enumerate(zip(ATTACKED[:2], labels))]
     texts[1] = LabelledText(1, ("a text to die of",), 0)
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
