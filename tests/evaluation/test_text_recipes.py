@@ -11,7 +11,7 @@ from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.recipe_calibration import USE_CONSTRAINTS
 from fastadv.evaluation.recipe_substitutes import SentenceModel, open_masked_lm
-from fastadv.evaluation.text_recipes import NEEDS_ENCODER, RECIPES, Resources, build_recipe, candidate_counts
+from fastadv.evaluation.text_recipes import NEEDS_ENCODER, RECIPES, Resources, _Sorted, build_recipe, candidate_counts
 from fastadv.evaluation.word_vectors import WordVectors
 from tests.conftest import WORDS, write_tiny_bert
 from tests.evaluation.packages import require_textattack, shared_attack_data
@@ -120,6 +120,7 @@ def test_every_recipe_attacks(resources, victim, recipe):
 def test_synonyms_come_in_one_order_in_every_process(resources, victim):
     swap = build_recipe("pwws", victim, resources).transformation._get_replacement_words
     found = swap("climb")
+    assert isinstance(swap, _Sorted) and _Sorted(lambda word: ["b", "c", "a"])("x") == ["a", "b", "c"]
     assert found == sorted(found) and "rise" in found
     from textattack.transformations import WordSwapWordNet
 
