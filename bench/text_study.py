@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -33,31 +34,6 @@ from fastadv.data.word_sets import WordSets
 
 SENTIMENT_NAMES = ("negative", "positive")
 MAX_QUERIES = {"deepwordbug": 400, "pwws": 400, "synonym": 400, "antonym": 400}
-
-SMOKE_SYNONYMS = {
-    "film": ("movie", "picture"),
-    "movie": ("film", "picture"),
-    "good": ("fine", "decent"),
-    "great": ("terrific", "wonderful"),
-    "bad": ("poor", "awful"),
-    "see": ("watch",),
-    "story": ("tale", "plot"),
-    "really": ("truly",),
-    "think": ("believe",),
-    "people": ("folks",),
-}
-SMOKE_ANTONYMS = {
-    "good": ("bad",),
-    "bad": ("good",),
-    "great": ("small",),
-    "best": ("worst",),
-    "worst": ("best",),
-    "first": ("last",),
-    "never": ("always",),
-    "more": ("less",),
-    "old": ("new",),
-    "new": ("old",),
-}
 
 SHARED = {
     "data.label_field": "label",
@@ -111,6 +87,36 @@ ARMS = (
 ATTACKS = {"sentiment": ("deepwordbug", "pwws", "synonym"), "paraphrase": ("synonym", "antonym")}
 
 
+SMALL = {
+    "arms": [arm for arm in ARMS if arm.pairs_of != "pwws" and arm.name != "bat-triplet"],
+    "attacks": {"sentiment": ("deepwordbug",), "paraphrase": ("antonym",)},
+}
+SMOKE_SYNONYMS = {
+    "film": ("movie", "picture"),
+    "movie": ("film", "picture"),
+    "good": ("fine", "decent"),
+    "great": ("terrific", "wonderful"),
+    "bad": ("poor", "awful"),
+    "see": ("watch",),
+    "story": ("tale", "plot"),
+    "really": ("truly",),
+    "think": ("believe",),
+    "people": ("folks",),
+}
+SMOKE_ANTONYMS = {
+    "good": ("bad",),
+    "bad": ("good",),
+    "great": ("small",),
+    "best": ("worst",),
+    "worst": ("best",),
+    "first": ("last",),
+    "never": ("always",),
+    "more": ("less",),
+    "old": ("new",),
+    "new": ("old",),
+}
+
+
 @dataclass(frozen=True)
 class Study:
     """Sizes and places."""
@@ -125,6 +131,9 @@ class Study:
     num_epochs: int = 4
     seed: int = 0
     processes: int = 2
+    arms: Sequence[Arm] = ARMS
+    """fine-tuning of sentiment, the victim, first"""
+    attacks: Mapping[str, Sequence[str]] = field(default_factory=lambda: ATTACKS)
 
     def data(self, task: str, split: str) -> Path:
         return self.out / "data" / task / f"{split}.csv"
@@ -137,6 +146,12 @@ class Study:
 
     def pairs(self, recipe: str) -> Path:
         return self.out / "data" / f"pairs-{recipe}.csv"
+
+    def log(self, name: str) -> Path:
+        """Where a command's output goes: not into a run's own folder, which has to be empty at first."""
+        folder = self.out / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.txt"
 
     def make_data(self) -> None:
         """Writes what both tasks train on and are tested on; the first ``num_attacked`` training texts are attacked."""
@@ -157,7 +172,10 @@ class Study:
         if not self.data("paraphrase", "train").exists():
             sizes = ["--train", str(self.num_train), "--dev", "8", "--test", str(self.num_test)]
             folder = str(self.data("paraphrase", "train").parent)
-            make_paraphrases(["--word_sets", str(self.word_sets), "--out", folder, *sizes, "--seed", str(self.seed)])
+            with self.log("paraphrases").open("w") as log, redirect_stdout(log):
+                make_paraphrases(
+                    ["--word_sets", str(self.word_sets), "--out", folder, *sizes, "--seed", str(self.seed)]
+                )
 
     def training(self, arm: Arm) -> List[str]:
         """The command that trains an arm."""
@@ -202,32 +220,27 @@ class Study:
     def _train(self, arm: Arm) -> None:
         if (self.model(arm) / "config.json").exists():
             return
-        self.folder(arm).mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
-        run(self.training(arm), self.folder(arm) / "log.txt", f"training {arm.key}")
-        (self.folder(arm) / "seconds.txt").write_text(f"{time.monotonic() - started:.0f}\n")
+        run(self.training(arm), self.log(f"train-{arm.task}-{arm.name}"), f"training {arm.key}")
 
     def run(self) -> Dict[str, Dict[str, Attacked]]:
         """All of it; task → attack → what it found."""
         self.make_data()
-        first = [arm for arm in ARMS if arm.pairs_of is None]
+        first = [arm for arm in self.arms if arm.pairs_of is None]
         self.train(first)
-        victim = ARMS[0]
-        for recipe in sorted({arm.pairs_of for arm in ARMS if arm.pairs_of is not None}):
+        victim = self.arms[0]
+        for recipe in sorted({arm.pairs_of for arm in self.arms if arm.pairs_of is not None}):
             if not self.pairs(recipe).exists():
                 out = self.out / "pairs" / recipe
                 command = self.attack(recipe, victim.task, [victim], "attacked", out)
-                out.mkdir(parents=True, exist_ok=True)
                 command += ["--write-pairs", str(self.pairs(recipe))]
-                run(command, out / "log.txt", f"{recipe} on {self.num_attacked} training texts")
-        self.train([arm for arm in ARMS if arm.pairs_of is not None])
+                run(command, self.log(f"pairs-{recipe}"), f"{recipe} on {self.num_attacked} training texts")
+        self.train([arm for arm in self.arms if arm.pairs_of is not None])
         found: Dict[str, Dict[str, Attacked]] = {}
-        for task, recipes in ATTACKS.items():
-            models = [arm for arm in ARMS if arm.task == task]
+        for task, recipes in self.attacks.items():
+            models = [arm for arm in self.arms if arm.task == task]
             for recipe in recipes:
                 out = self.out / "attacks" / task / recipe
-                out.mkdir(parents=True, exist_ok=True)
-                run(self.attack(recipe, task, models, "test", out), out / "log.txt", f"{recipe} on {task}")
+                run(self.attack(recipe, task, models, "test", out), self.log(f"{recipe}-{task}"), f"{recipe} on {task}")
                 found.setdefault(task, {})[recipe] = Attacked.read(out)
         return found
 
@@ -237,7 +250,7 @@ def run(command: Sequence[str], log: Path, what: str) -> None:
     print(f"{what} ({log})", flush=True)
     started = time.monotonic()
     with log.open("a") as file:
-        whole = [sys.executable, "-m", "fastadv.cli", *command]
+        whole = [sys.executable, "-m", "fastadv", *command]
         done = subprocess.run(whole, stdout=file, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         last = log.read_text().strip().splitlines()[-1:]
@@ -253,8 +266,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="a few texts and steps: whether all of it runs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1} if options.smoke else {}
+    sizes = {}
     if options.smoke:
+        sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1, "processes": 1, **SMALL}
         options.out.mkdir(parents=True, exist_ok=True)
         options.word_sets = options.out / "word_sets.json"
         WordSets(SMOKE_SYNONYMS, SMOKE_ANTONYMS, {"made": "by hand, for --smoke"}).save(options.word_sets)
