@@ -91,8 +91,10 @@ def open_masked_lm(folder: Path) -> Tuple[Any, Any]:
         options = {"local_files_only": True, "trust_remote_code": False}
         model = AutoModelForMaskedLM.from_pretrained(folder, use_safetensors=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, **options)
-    except (OSError, ValueError) as error:
-        raise UserError(f"masked LM {str(folder)!r} cannot be opened: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        # Weights that do not fit the config are a RuntimeError of many lines.
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"masked LM {str(folder)!r} cannot be opened: {reason}") from error
     positions = getattr(model.config, "max_position_embeddings", _MLM_POSITIONS)
     if positions < _MLM_POSITIONS:
         raise UserError(f"masked LM {str(folder)!r} has {positions} positions, expected {_MLM_POSITIONS}")

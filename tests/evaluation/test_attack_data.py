@@ -173,6 +173,7 @@ def test_sense_keys_lead_to_their_synsets():
         f"climb%2:38:00:: {offsets['verb', 2]:08d} 1 5",
         f"fall%2:30:00:: {offsets['verb', 1]:08d} 1 0",
         f"good%3:00:00:: {offsets['adj', 0]:08d} 1 9",
+        f"well_off%3:00:01:: {offsets['adj', 0]:08d} 1 0",
         f"bad%3:00:00:: {offsets['adj', 1]:08d} 1 0",
         f"fine%5:00:02:good:00 {offsets['adj', 2]:08d} 1 0",
         f"galore%5:00:00:good:00 {offsets['adj', 2]:08d} 1 0",

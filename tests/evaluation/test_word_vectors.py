@@ -61,6 +61,18 @@ def test_arrays_that_need_pickle_or_do_not_fit_are_refused(tmp_path):
         WordVectors.load(tmp_path / "none.npz")
 
 
+class _Calls:
+    def __reduce__(self):
+        return (print, ("a pickle ran this",))
+
+
+def test_no_pickle_in_a_file_is_run(tmp_path, capsys):
+    np.savez(tmp_path / "calls.npz", words=np.array([_Calls(), _Calls()], dtype=object), vectors=np.ones((2, 2)))
+    with pytest.raises(UserError, match="calls.npz"):
+        WordVectors.load(tmp_path / "calls.npz")
+    assert capsys.readouterr().out == ""
+
+
 def test_the_package_is_named_where_it_is_absent(monkeypatch):
     import importlib.util
 
