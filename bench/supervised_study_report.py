@@ -18,7 +18,7 @@ LARGEST_LOSS = 2.0
 
 @dataclass(frozen=True)
 class Arm:
-    """What one system with one seed measured; K radii, N texts, M of them for distances at R radii."""
+    """What one system with one seed measured; K radii, N texts, M of them, of some seeds none, for distances at R."""
 
     epsilons: np.ndarray
     """(K,)"""
@@ -93,7 +93,8 @@ def report(arms: Dict[str, List[Arm]], epsilons: Sequence[float]) -> Tuple[str, 
     ]
     for number, epsilon in enumerate(epsilons):
         for name, field in (("‖h_adv − h‖₂", "distance_l2"), ("1 − cos(h_adv, h)", "distance_cosine")):
-            means = [np.mean([getattr(arm, field)[number].mean() for arm in seeds]) for seeds in arms.values()]
+            found = [[getattr(arm, field)[number] for arm in seeds] for seeds in arms.values()]
+            means = [np.mean(np.concatenate(of_seeds)) for of_seeds in found]
             lines.append("| " + " | ".join([f"{name}, ε = {epsilon:g}", *(f"{m:.3f}" for m in means)]) + " |")
     for number, name in enumerate(("training, s", "attack, s")):
         means = [np.mean([arm.seconds[number] for arm in seeds]) for seeds in arms.values()]

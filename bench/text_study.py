@@ -3,18 +3,15 @@
     fastadv prepare-attack-data
     python -m bench.text_study --out runs/study-text
 
-| task | texts | systems | attacks |
-|---|---|---|---|
-| sentiment | sentences of Rotten Tomatoes, of the demo's package | fine-tuning, SAFER, and ADA and TaiChi on the pairs of \
-either attack | deepwordbug, pwws, synonym |
-| paraphrase | pairs made of the demo's reviews (`bench.paraphrase_pairs`) | fine-tuning, BAT pairwise and triplet | \
-synonym, antonym |
+Sentiment: sentences of Rotten Tomatoes, out of the demo's package; fine-tuning, SAFER, and ADA and TaiChi on the pairs
+of either attack; attacked by DeepWordBug, PWWS and synonyms. Paraphrase: pairs made of the demo's reviews
+(`bench.paraphrase_pairs`); fine-tuning, BAT pairwise and triplet; attacked by synonyms and antonyms.
 
-The pairs are those that DeepWordBug and PWWS make of 400 training texts, with fine-tuning as the victim. All systems of
-a task train on the same texts, in the same order, from the same weights, for the same number of steps; every model is
-attacked on the same held-out texts, each beside its control (`fastadv/evaluation/text_attack_control.py`). Every step
-is a fastadv command, and finished ones are not done again: a stopped study goes on. It ends in ``study.md``,
-``study.png`` and ``study.json``.
+The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and PWWS make of 400 training texts, with
+fine-tuning as the victim. All systems of a task train on the same texts, in the same order, from the same weights, for
+the same number of steps; every model is attacked on the same held-out texts, each beside its control
+(`fastadv/evaluation/text_attack_control.py`). Every step is a fastadv command, and finished ones are not done again: a
+stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``.
 """
 
 import argparse
@@ -32,9 +29,35 @@ import numpy as np
 
 from bench.text_study_report import Attacked, plot, report
 from fastadv.atomic_file import written_aside
+from fastadv.data.word_sets import WordSets
 
 SENTIMENT_NAMES = ("negative", "positive")
 MAX_QUERIES = {"deepwordbug": 400, "pwws": 400, "synonym": 400, "antonym": 400}
+
+SMOKE_SYNONYMS = {
+    "film": ("movie", "picture"),
+    "movie": ("film", "picture"),
+    "good": ("fine", "decent"),
+    "great": ("terrific", "wonderful"),
+    "bad": ("poor", "awful"),
+    "see": ("watch",),
+    "story": ("tale", "plot"),
+    "really": ("truly",),
+    "think": ("believe",),
+    "people": ("folks",),
+}
+SMOKE_ANTONYMS = {
+    "good": ("bad",),
+    "bad": ("good",),
+    "great": ("small",),
+    "best": ("worst",),
+    "worst": ("best",),
+    "first": ("last",),
+    "never": ("always",),
+    "more": ("less",),
+    "old": ("new",),
+    "new": ("old",),
+}
 
 SHARED = {
     "data.label_field": "label",
@@ -157,6 +180,9 @@ class Study:
         command += ["--max_texts", str(max(self.num_test, self.num_attacked)), "--seed", str(self.seed)]
         if task == "paraphrase":
             command += ["--field", "first", "--pair_field", "second"]
+        if recipe == "antonym":
+            # An antonym in one of two different texts leaves them different.
+            command += ["--labels", "duplicate"]
         if recipe in ("synonym", "antonym"):
             command += ["--word_sets", str(self.word_sets)]
         elif self.attack_data is not None:
@@ -228,6 +254,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1} if options.smoke else {}
+    if options.smoke:
+        options.out.mkdir(parents=True, exist_ok=True)
+        options.word_sets = options.out / "word_sets.json"
+        WordSets(SMOKE_SYNONYMS, SMOKE_ANTONYMS, {"made": "by hand, for --smoke"}).save(options.word_sets)
     study = Study(options.out, options.word_sets, options.attack_data, seed=options.seed, **sizes)
     started = time.monotonic()
     found = study.run()

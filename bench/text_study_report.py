@@ -82,7 +82,7 @@ def report(found: Dict[str, Dict[str, Attacked]]) -> Tuple[str, dict]:
         for recipe, least in LEAST_SUCCESS.items():
             value = rows[0]["attacks"].get(recipe, {}).get("success")
             if task == "sentiment" and value is not None and value < least:
-                fault = f"{recipe} succeeds on {value:.1%} of the fine-tuned model's texts; expected {least:.0%} at least"
+                fault = f"{recipe} succeeds on {value:.1%} of the fine-tuned model's texts; expected {least:.0%}"
                 numbers["faults"].append(fault)
                 lines.append(f"* **{fault}**")
     return "\n".join(lines).strip() + "\n", numbers

@@ -1,18 +1,96 @@
-"""``fastadv evaluate pair-distances | perturbation-map | attack-by-epoch``. Parsing only."""
+"""``fastadv evaluate adv-sts | pair-distances | perturbation-map | attack-by-epoch``. Parsing only."""
 
 import argparse
 import sys
 
-from fastadv.cli_parts import add_command, check_out_folder, count_from, seed
+from fastadv.cli_parts import add_command, add_encoder_options, check_out_folder, count_from, seed
 
+# As `fastadv.evaluation.adv_sts.RECIPES`, which is not imported before it is needed.
+_ADV_STS_RECIPES = ("deepwordbug", "pwws", "textfooler", "textbugger", "bae", "bert-attack", "synonym")
 _CAPS = ("any", "words_2", "share_20")
 
 
 def add_evaluate_attacks(kinds) -> None:
     """Adds what reads or makes texts of an attack to the kinds of ``fastadv evaluate``."""
+    _add_adv_sts(kinds)
     _add_pair_distances(kinds)
     _add_perturbation_map(kinds)
     _add_attack_by_epoch(kinds)
+
+
+def _add_adv_sts(kinds) -> None:
+    about = "attack the similarity of sentence pairs: how many move a point away from the human score (AdvSTS)"
+    parser = add_command(kinds, "adv-sts", _adv_sts, about)
+    add_encoder_options(parser, max_length=256, pooling="mean", is_one=False)
+    parser.add_argument(
+        "--data",
+        required=True,
+        help="a folder in SentEval layout, or a file with columns sentence1, sentence2 and score",
+    )
+    parser.add_argument("--set", default="STS-B", help="of a folder: STS-B or SICK-R (default: STS-B)")
+    parser.add_argument("--split", default="test", help="of a folder's set (default: test)")
+    parser.add_argument(
+        "--scale", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a file's scores (default: 0 5)"
+    )
+    parser.add_argument("--max_pairs", type=count_from(2), help="pairs drawn at most (default: all)")
+    parser.add_argument("--recipe", required=True, choices=_ADV_STS_RECIPES, help="the attack")
+    parser.add_argument(
+        "--side", choices=("both", "second"), default="both", help="which texts of a pair may change (default: both)"
+    )
+    parser.add_argument("--max_queries", type=count_from(1), help="queries a pair (default: no limit)")
+    parser.add_argument("--max_seconds", type=float, default=120.0, help="a pair, 0 for no limit (default: 120)")
+    parser.add_argument("--mlm", metavar="DIR", help="a masked language model, for bae and bert-attack")
+    parser.add_argument("--attack_data", metavar="DIR", help="what `fastadv prepare-attack-data` wrote")
+    parser.add_argument("--word_vectors", metavar="FILE", help="for textfooler and textbugger")
+    parser.add_argument("--word_sets", metavar="FILE", help="what `fastadv word-sets` wrote, for synonym")
+    parser.add_argument("--seed", type=seed, default=0, help="of drawn pairs and of the attack (default: 0)")
+    parser.add_argument("--no_control", action="store_true", help="leave out the first model with another's cosines")
+    parser.add_argument("--out", required=True, help="a folder for the results; pairs that are done are not run again")
+
+
+def _adv_sts(arguments: argparse.Namespace) -> None:
+    from fastadv.evaluation.adv_sts import AdvStsData, AdvStsRun, spearman_lines
+    from fastadv.evaluation.text_attack import TextAttackSettings
+    from fastadv.evaluation.text_attack_report import REPORT_FILES, text_table
+
+    out = check_out_folder(arguments.out)
+    settings = TextAttackSettings(
+        recipe=arguments.recipe,
+        max_queries=arguments.max_queries,
+        max_seconds=arguments.max_seconds or None,
+        seed=arguments.seed,
+        batch_size=arguments.batch_size,
+        word_sets=arguments.word_sets,
+        mlm=arguments.mlm,
+        word_vectors=arguments.word_vectors,
+        attack_data=arguments.attack_data,
+    )
+    data = AdvStsData.read(
+        arguments.data,
+        arguments.set,
+        arguments.split,
+        None if arguments.scale is None else tuple(arguments.scale),
+        arguments.max_pairs,
+        arguments.seed,
+    )
+    run = AdvStsRun(
+        models=arguments.model,
+        data=data,
+        settings=settings,
+        out=str(out),
+        side=arguments.side,
+        pooling=arguments.pooling,
+        max_length=arguments.max_length,
+        has_control=not arguments.no_control,
+    )
+    if arguments.dry_run:
+        run.check()
+        print(run.describe())
+        return
+    results = run.run(progress=sys.stderr.isatty())
+    print(text_table(results))
+    print(spearman_lines(results))
+    print(f"{out}: {', '.join(REPORT_FILES)}")
 
 
 def _add_classifiers(parser: argparse.ArgumentParser) -> None:

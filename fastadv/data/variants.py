@@ -9,35 +9,28 @@
 A text without such a variant stands in its place itself, and ``is_present`` says so: all ranks pass equally many texts.
 """
 
-import csv
 import hashlib
 import logging
-import os
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 
 import torch
 
-from fastadv.atomic_file import written_aside
 from fastadv.config import DataConfig
 from fastadv.data.labelled_sources import read_labelled
 from fastadv.data.packing import PackedBatch
 from fastadv.data.substitution import antonym_draw, draw_seed, synonym_draw
 from fastadv.data.text import sentence_id
+from fastadv.data.text_pairs import Texts, read_pairs
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder.tokenize_texts import tokenize
 from fastadv.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-Texts = Tuple[str, ...]
-"""a text, or the two of a pair"""
-
 OF_WORD_SETS = ("fickle", "obstinate")
 OF_ATTACKS = ("adversarial",)
-PAIR_COLUMNS = ("first", "second", "label", "first_adversarial", "second_adversarial")
 
 
 class VariantSource(Protocol):
@@ -71,47 +64,6 @@ class Found:
 
     def of(self, row: int, texts: Texts, epoch: int) -> Optional[Texts]:
         return self.pairs.get(texts)
-
-
-def read_pairs(path: str | os.PathLike) -> Dict[Texts, Texts]:
-    """Texts and what an attack made of them, from a CSV as ``fastadv attack --write-pairs`` writes it; of a text that
-    is there twice the first line counts.
-
-    Raises:
-        UserError: no such file, other columns, a line without texts, or no line at all.
-    """
-    path, pairs = Path(path).expanduser(), {}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file, strict=True)
-            missing = [name for name in ("first", "first_adversarial") if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UserError(f"{path}: no column {missing[0]}; expected {', '.join(PAIR_COLUMNS)}")
-            for line in reader:
-                texts, found = _texts_of(line, ""), _texts_of(line, "_adversarial")
-                if not texts[0].strip() or not found[0].strip() or len(texts) != len(found):
-                    raise UserError(f"{path}, line {reader.line_num}: a text is missing")
-                pairs.setdefault(texts, found)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no readable CSV of pairs: {error}") from error
-    if not pairs:
-        raise UserError(f"{path} holds no pair")
-    return pairs
-
-
-def _texts_of(line: Mapping[str, Optional[str]], ending: str) -> Texts:
-    first, second = line[f"first{ending}"] or "", line.get(f"second{ending}")
-    return (first, second) if second else (first,)
-
-
-def write_pairs(path: str | os.PathLike, pairs: Mapping[Texts, Texts], labels: Mapping[Texts, str]) -> None:
-    """Writes what `read_pairs` reads; ``labels`` are the names of the texts' classes. Whole or not at all."""
-    with written_aside(Path(path)) as aside, open(aside, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(PAIR_COLUMNS)
-        for texts, found in pairs.items():
-            (first, *second), (first_found, *second_found) = texts, found
-            writer.writerow([first, *(second or [""]), labels[texts], first_found, *(second_found or [""])])
 
 
 def read_raw_texts(sources: Sequence[str], data: DataConfig) -> List[Texts]:

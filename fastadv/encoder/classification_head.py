@@ -201,10 +201,17 @@ def pooling_of_head(source: ModelSource) -> str:
     """What a saved classifier's head reads: mean where there is a `HEAD_FILE`, else cls.
 
     Raises:
-        UserError: a head of means beside files that say another pooling.
+        UserError: a head of means beside files that say another pooling, or beside weights with a head of their own.
     """
     if find_file(source.location, HEAD_FILE) is None:
         return "cls"
+    own = [name for name in source.config.architectures or () if name.endswith("ForSequenceClassification")]
+    if own:
+        # Somebody went on with transformers and saved into an export of ours.
+        raise UserError(
+            f"model {source.name!r} holds the head of a {own[0]}, and another in {HEAD_FILE}; delete the file to use "
+            "the first"
+        )
     if source.pooling != "mean":
         said = source.pooling or source.foreign_pooling or "nothing of a pooling"
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Sequence
 
 import numpy as np
 
-from fastadv.data.variants import Texts, read_pairs, write_pairs
+from fastadv.data.text_pairs import Texts, read_pairs, write_pairs
 from fastadv.engine import processes
 from fastadv.errors import UserError
 from fastadv.objectives.base import EpochAttack

@@ -15,13 +15,14 @@ from typing import Dict, List, Sequence
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from fastadv.errors import UserError
 
 _LARGEST_GAP = 1.0
 """logits between the best class and the next that are enough; more would push a class that is never predicted away
 without end"""
+_ROUNDING = 1e-12
+"""relative, of a sum of logits"""
 _SMALLNESS = 1e-4
 """of the size of the shift, against its gap: decides between shifts that are as good"""
 
@@ -116,20 +117,51 @@ def _whole(parts: np.ndarray, total: int) -> np.ndarray:
 
 
 def _assigned(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(N,) the class of each text: ``counts`` of each, the sum of the logits as large as can be."""
-    num_texts, num_classes = logits.shape
-    texts, classes = np.divmod(np.arange(logits.size), num_classes)
-    ones = np.ones(2 * logits.size)
-    rows = np.concatenate([texts, num_texts + classes])
-    columns = np.tile(np.arange(logits.size), 2)
-    demands = coo_array((ones, (rows, columns)), shape=(num_texts + num_classes, logits.size)).tocsr()
-    # A corner of this polytope has no fractions, and the simplex method ends in one.
-    solved = linprog(
-        -logits.ravel(), A_eq=demands, b_eq=np.concatenate([np.ones(num_texts), counts]), method="highs-ds"
-    )
-    if not solved.success:
-        raise RuntimeError(f"the class bias was not found: {solved.message}")
-    return solved.x.reshape(logits.shape).argmax(axis=1)
+    """(N,) the class of each text: ``counts`` of each, the sum of the logits as large as can be.
+
+    Successive shortest paths: every text begins with its best class; then one text after another leaves a class that
+    has too many, along the chain of classes (one text moves on at each link) that loses least.
+    """
+    num_classes = logits.shape[1]
+    assigned = logits.argmax(axis=1)
+    surplus = np.bincount(assigned, minlength=num_classes) - counts
+    loss, mover = np.empty((num_classes, num_classes)), np.zeros((num_classes, num_classes), dtype=np.int64)
+    changed = range(num_classes)
+    while True:
+        for a in changed:
+            texts = np.flatnonzero(assigned == a)
+            loss[a] = np.inf
+            if len(texts):
+                lost = logits[texts, a, None] - logits[texts]
+                lost[:, a] = np.inf
+                at = lost.argmin(axis=0)
+                loss[a], mover[a] = lost[at, range(num_classes)], texts[at]
+        if not surplus.any():
+            return assigned
+        changed = _cheapest_chain(loss, surplus)
+        for a, c in zip(changed, changed[1:]):
+            assigned[mover[a, c]] = c
+        surplus[changed[0]] -= 1
+        surplus[changed[-1]] += 1
+
+
+def _cheapest_chain(loss: np.ndarray, surplus: np.ndarray) -> List[int]:
+    """Classes from one with a surplus to one that lacks texts, by the smallest sum of ``loss`` (C, C) of their links
+    (Bellman and Ford)."""
+    cost, before = np.where(surplus > 0, 0.0, np.inf), np.full(len(loss), -1)
+    for _ in range(len(loss) - 1):
+        through = cost[:, None] + loss
+        found = through.argmin(axis=0)
+        # A gain within rounding would close a chain to a ring.
+        is_less = through[found, range(len(loss))] < cost - _ROUNDING * (1 + np.abs(np.where(cost < np.inf, cost, 0)))
+        if not is_less.any():
+            break
+        cost = np.where(is_less, through[found, range(len(loss))], cost)
+        before = np.where(is_less, found, before)
+    chain = [int(np.where(surplus < 0, cost, np.inf).argmin())]
+    while before[chain[0]] >= 0:
+        chain.insert(0, int(before[chain[0]]))
+    return chain
 
 
 def _least_needed(logits: np.ndarray, assigned: np.ndarray) -> np.ndarray:

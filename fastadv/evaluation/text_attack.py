@@ -14,9 +14,10 @@ import importlib.util
 import random
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
@@ -183,10 +184,10 @@ def attack_text(
     """The row of one text. An error of the attack is an outcome; its traceback goes to stderr."""
     search = TextSearch(text.texts, text.label, settings.goal, settings.max_queries)
     start, note = time.monotonic(), ""
-    seed_by(settings.seed, text.texts)
     victim.begin(settings.max_seconds)
     try:
-        with time_limit(settings.max_seconds, OutOfTime):
+        with generators_aside(), time_limit(settings.max_seconds, OutOfTime):
+            seed_by(settings.seed, text.texts)
             attacker(search)
     except OutOfTime:
         note = "time"
@@ -217,6 +218,18 @@ def seed_by(seed: int, texts: Texts) -> None:
     random.seed(drawn)
     np.random.seed(drawn)
     torch.manual_seed(drawn)
+
+
+@contextmanager
+def generators_aside() -> Iterator[None]:
+    """The generators that `seed_by` seeds are afterwards as they were: a training run goes on as without the attack."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def _row(

@@ -29,7 +29,9 @@ def text_attack_png(results: dict, path: Path) -> None:
         at_caps, by_class, queries = figure.subplots(1, 3)
         caps = results["caps"]
         _dots(at_caps, "success, by what may change", [cap["words"] for cap in caps], models, _at_caps(models, caps))
-        _dots(by_class, "success by class", [_short(name) for name in classes], models, _by_class(models, classes))
+        word = results["protocol"].get("class_word", "class")
+        names = [_short(name) for name in classes]
+        _dots(by_class, f"success by {word}", names, models, _by_class(models, classes))
         _queries(queries, models)
         handles, labels = at_caps.get_legend_handles_labels()
         if handles:

@@ -34,6 +34,11 @@ def models_of(runs: Sequence[AttackedModel]) -> List[AttackedModel]:
     return [run for run in runs if not run.facts.get("control")]
 
 
+def control_words(control: AttackedModel) -> str:
+    """What of the robust model a control has."""
+    return control.facts["control"].get("words", "class shares")
+
+
 def comparisons(runs: Sequence[AttackedModel], labels: Sequence[str]) -> List[dict]:
     """Each model with the baseline and its control, each control with the baseline; all texts and by class, at caps."""
     baseline, *others = models_of(runs) or [None]
@@ -74,7 +79,7 @@ def _finding(baseline: AttackedModel, control: Optional[AttackedModel], model: A
         "model": model.name,
         "cap": cap.name,
         "verdict": verdict,
-        "sentence": _sentence(baseline, model, cap, to_baseline, to_control, verdict),
+        "sentence": _sentence(baseline, control, model, cap, to_baseline, to_control, verdict),
     }
 
 
@@ -92,7 +97,7 @@ def _verdict(to_baseline: dict, to_control: Optional[dict]) -> str:
     return GAIN if to_control["p_value"] < _LEVEL and to_control["difference"]["value"] > 0 else LEAN
 
 
-def _sentence(baseline, model, cap: Cap, to_baseline: dict, to_control: Optional[dict], verdict: str) -> str:
+def _sentence(baseline, control, model, cap: Cap, to_baseline: dict, to_control: Optional[dict], verdict: str) -> str:
     where = "" if cap is CAPS[0] else f" ({cap.words})"
     if not to_baseline["num_texts"]:
         return f"{model.name}{where}: n/a, it and {baseline.name} are right on no text that both were attacked on."
@@ -104,16 +109,17 @@ def _sentence(baseline, model, cap: Cap, to_baseline: dict, to_control: Optional
     conclusion = {
         NONE: "No gain.",
         LOSS: "It falls more often.",
-        UNCONTROLLED: "No control was run, so this may be a shift of its bias.",
+        UNCONTROLLED: "No control was run, so this may be no more than a shift.",
         LEAN: "This is no gain beyond the control.",
         GAIN: "This is a gain beyond the control.",
         UNKNOWN: "Beside the control there is nothing to compare.",
     }[verdict]
     if to_control is None or not to_control["num_texts"]:
         return f"{said} {conclusion}"
-    control, second = _fooled_shares(to_control)
+    words = control_words(control)
+    share, second = _fooled_shares(to_control)
     return (
-        f"{said} The control, {baseline.name} with its class shares, falls on {control} where it falls on {second} "
+        f"{said} The control, {baseline.name} with its {words}, falls on {share} where it falls on {second} "
         f"({to_control['num_texts']:,} texts): difference {_points(to_control)}. {conclusion}"
     )
 

@@ -113,9 +113,14 @@ def recipe_name(protocol: Dict[str, Any]) -> Optional[str]:
     return found if isinstance(found, str) else None
 
 
+def class_word(results: dict) -> str:
+    """What the labels of a report are: a protocol may say something other than classes."""
+    return str(results["protocol"].get("class_word", "class"))
+
+
 def _title(protocol: Dict[str, Any]) -> str:
-    recipe = recipe_name(protocol)
-    return f"Text attack: {shown(recipe)}" if recipe else "Text attack"
+    title, recipe = protocol.get("title", "Text attack"), recipe_name(protocol)
+    return shown(f"{title}: {recipe}" if recipe else title)
 
 
 def _lead(results: dict) -> str:
@@ -128,13 +133,15 @@ def _lead(results: dict) -> str:
 
 
 def _findings(results: dict) -> str:
+    controls = [model["control"] for model in results["models"] if model.get("control")]
+    words = shown(controls[0].get("words", "class shares")) if controls else "class shares"
     items = [f"<li>{shown(one['sentence'])}</li>" for one in results["findings"]]
     note = (
-        '<p class="note">A gain counts only beyond the control: the baseline with its bias moved to the robust '
-        "model's class share. Rates are of the texts that were right before; at a cap, a success that changed more "
+        f'<p class="note">A gain counts only beyond the control: the baseline with the robust model\'s {words}. '
+        "Rates are of the texts that were right before; at a cap, a success that changed more "
         "counts as failed.</p>\n"
     )
-    return f"<ul>{''.join(items)}</ul>\n{note}" if items else note
+    return f"<ul>{''.join(items)}</ul>\n{note}" if items else ""
 
 
 def _rates(results: dict) -> str:
@@ -152,7 +159,8 @@ def _rates(results: dict) -> str:
 
 
 def _per_class(results: dict) -> str:
-    head = ["", "class", "attacked", *(cap.words for cap in CAPS), "said before", "said after"]
+    word = class_word(results)
+    head = ["", word, "attacked", *(cap.words for cap in CAPS), "said before", "said after"]
     lines = []
     for model in results["models"]:
         for label in results["labels"]:
@@ -165,7 +173,7 @@ def _per_class(results: dict) -> str:
         '<p class="note">Said before, after: the share of all texts that the model gives to this class. Where one '
         "class takes everything after the attack, the attack has destroyed texts rather than turned them.</p>\n"
     )
-    return f"<h2>By class</h2>\n{note}{_table(head, lines)}"
+    return f"<h2>By {shown(word)}</h2>\n{note}{_table(head, lines)}"
 
 
 def _protocol(results: dict) -> str:
@@ -184,7 +192,7 @@ def _words(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list):
         return ", ".join(_words(part) for part in value)
-    return "none" if value is None else str(value)
+    return "none" if value is None else " ".join(str(value).split())
 
 
 def _texts(run: AttackedModel) -> str:
@@ -198,7 +206,7 @@ def _texts(run: AttackedModel) -> str:
     if not fooled:
         return f'{title}<p class="note">No text fooled it.</p>\n{broken}'
     more = f'<p class="note">The first {MAX_SHOWN} of them.</p>\n' if len(fooled) > MAX_SHOWN else ""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in ("row", "class", "said", "changed", "text"))
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in ("row", "label", "said", "changed", "text"))
     body = "\n".join(_text(row) for row in fooled[:MAX_SHOWN])
     table = f'<table class="texts"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>'
     return f'{title}{more}<div class="scroll">{table}</div>\n{broken}'

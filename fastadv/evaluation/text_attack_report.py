@@ -14,7 +14,7 @@ from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text_attack_chart import text_attack_png
 from fastadv.evaluation.text_attack_control import AttackedModel
 from fastadv.evaluation.text_attack_findings import comparisons, findings
-from fastadv.evaluation.text_attack_page import page
+from fastadv.evaluation.text_attack_page import class_word, page
 from fastadv.evaluation.text_attack_rates import CAPS, predicted_shares, rates, rates_by_class
 
 REPORT_FILES = ("text-attack.json", "text-attack-table.csv", "text-attack.png", "text-attack.html")
@@ -33,7 +33,8 @@ def write_report(out: str | Path, runs: Sequence[AttackedModel], protocol: Optio
         runs: models under one attack on the same texts, the baseline first; controls
             (`text_attack_control.control_runs`) may stand anywhere. A tuple (name, rows, facts) will do.
         protocol: what was done: recipe, goal, limits, data with its hash, seed, candidate counts; None: the
-            ``protocol`` of the first run's facts. None of the report depends on it but the page's heading.
+            ``protocol`` of the first run's facts. Two entries are for the report itself: ``title``, and ``class_word``
+            where the labels are no classes.
     """
     out, runs = Path(out).expanduser(), [AttackedModel(*run) for run in runs]
     results = summary(runs, protocol)
@@ -150,7 +151,7 @@ def text_table(results: dict) -> str:
 
 
 def _class_lines(results: dict) -> List[List[str]]:
-    lines = [["success by class", *results["labels"]]]
+    lines = [[f"success by {class_word(results)}", *results["labels"]]]
     for model in results["models"]:
         cells = []
         for label in results["labels"]:

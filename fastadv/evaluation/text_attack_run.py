@@ -6,7 +6,6 @@ words and its class. So a stopped attack goes on, more texts find those that are
 to mix with. Texts that ended in an error are tried again.
 """
 
-import csv
 import json
 import sys
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LabelledTexts
+from fastadv.data.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_report import versions
 from fastadv.evaluation.attack_run import AttackedData, check_out, fingerprint, hash_of_texts, part_path, short_names
@@ -26,15 +26,13 @@ from fastadv.evaluation.classifier_attack import labels_of
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings
 from fastadv.evaluation.text_attack_control import AttackedModel, control_runs
 from fastadv.evaluation.text_attack_report import REPORT_FILES, write_report
-from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, RowWriter, TextAttackRow, columns, write_rows
+from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, RowWriter, TextAttackRow, write_rows
 from fastadv.evaluation.text_attack_workers import AttackJob, attack_here, attack_in_processes
 
 # Part of every key: raise it when the same settings would give other rows.
 ROWS_VERSION = 1
 
 LOG = "attack.log"
-
-PAIR_COLUMNS = ("first", "second", "label", "first_adversarial", "second_adversarial")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class TextAttackRun:
             write_rows(path, run.rows)
         results = write_report(out, runs)
         if self.pairs is not None:
-            results["num_pairs"] = write_pairs(self.pairs, runs[0].rows)
+            results["num_pairs"] = write_found(self.pairs, runs[0].rows)
         return results
 
     def attack(
@@ -158,7 +156,7 @@ class TextAttackRun:
         key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key()]
         path = part_path(Path(self.out).expanduser() / "parts", key, "csv")
         recipe = _read_facts(path)
-        with _writer(path, data.second is not None) as writer:
+        with locked_writer(path, data.second is not None) as writer:
             done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
             waiting = [text for text in texts if _key_of(text, names) not in done]
             if not waiting:
@@ -242,7 +240,7 @@ def _key_of(text: LabelledText, names: Sequence[str]) -> tuple:
 
 
 @contextmanager
-def _writer(path: Path, is_pair: bool) -> Iterator[RowWriter]:
+def locked_writer(path: Path, is_pair: bool) -> Iterator[RowWriter]:
     """The rows of a part, which nobody else writes to meanwhile."""
     with path.open("ab") as lock:
         if not _is_locked(lock):
@@ -289,21 +287,24 @@ def rows_files(out: Path, names: Sequence[str]) -> List[Path]:
     return [out / f"rows-{name}.csv" for name in numbered]
 
 
-def write_pairs(path: str | Path, rows: Sequence[TextAttackRow]) -> int:
+def write_found(path: str | Path, rows: Sequence[TextAttackRow]) -> int:
     """Writes the texts that an attack succeeded on with what fooled the model, for ``data.pairs``.
 
     Returns:
         how many there are.
     """
-    rows = [row for row in rows if row.outcome == SUCCEEDED]
-    is_pair = any(row.second is not None for row in rows)
-    wanted = [name for name in PAIR_COLUMNS if name in columns(is_pair)]
-    with written_aside(Path(path).expanduser()) as aside:
-        with aside.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-            writer.writerow(wanted)
-            writer.writerows([getattr(row, name) for name in wanted] for row in rows)
-    return len(rows)
+    pairs: Dict[Texts, Texts] = {}
+    labels: Dict[Texts, str] = {}
+    for row in rows:
+        if row.outcome == SUCCEEDED:
+            is_pair = row.second is not None
+            texts = (row.first, row.second) if is_pair else (row.first,)
+            found = (row.first_adversarial, row.second_adversarial) if is_pair else (row.first_adversarial,)
+            # Of a text that is there twice the first counts, as where it is read.
+            pairs.setdefault(texts, found)
+            labels.setdefault(texts, row.label)
+    write_pairs(path, pairs, labels)
+    return len(pairs)
 
 
 def check_pairs(path: str) -> None:

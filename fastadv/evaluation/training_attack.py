@@ -14,7 +14,7 @@ from typing import Dict, Sequence
 import torch
 from tqdm.auto import tqdm
 
-from fastadv.data.variants import Texts
+from fastadv.data.text_pairs import Texts
 from fastadv.errors import UserError
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings
 from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED

@@ -12,7 +12,7 @@ from fastadv.config import Config
 from fastadv.data.labelled_sources import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources import open_source
-from fastadv.data.variants import read_pairs
+from fastadv.data.text_pairs import read_pairs
 from fastadv.data.word_sets import WordSets
 from fastadv.engine.checkpoint_folders import newest_checkpoint
 from fastadv.engine.epoch_attack import check_attack

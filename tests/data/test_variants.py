@@ -7,7 +7,7 @@ import pytest
 
 from fastadv.config import Config
 from fastadv.data.substitution import antonym_draw, draw_seed, synonym_draw
-from fastadv.data.variants import PAIR_COLUMNS, read_pairs, write_pairs
+from fastadv.data.text_pairs import PAIR_COLUMNS, read_pairs, write_pairs
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.engine.build import TrainingData
@@ -96,7 +96,7 @@ def test_pairs_are_found_by_their_texts(make):
     make, folder = make
     pairs = {("the plot was slow",): ("the plot was dull",), ("never",): ("nevr",), ("not there",): ("no",)}
     write_pairs(folder / "pairs.csv", pairs, dict.fromkeys(pairs, "b"))
-    assert (folder / "pairs.csv").read_text().splitlines()[0] == ",".join(PAIR_COLUMNS)
+    assert (folder / "pairs.csv").read_text().splitlines()[0] == ",".join(f'"{name}"' for name in PAIR_COLUMNS)
     assert read_pairs(folder / "pairs.csv") == pairs
     data, encoder = make(("adversarial",), pairs=str(folder / "pairs.csv"))
     num_present = 0
@@ -107,6 +107,13 @@ def test_pairs_are_found_by_their_texts(make):
             assert is_present == (texts in pairs) and tokens == encoder.tokenize(pairs.get(texts, texts))[0][0]
             num_present += is_present
     assert num_present == 2
+
+
+@pytest.mark.parametrize("text", ['"quoted", and\nbroken\r', "half a pair \ud83d", "a\tb", "é 字 🎬"])
+def test_any_text_survives_the_file(tmp_path, text):
+    pairs = {(text,): (text + "!",), (text, text): ("x", text)}
+    write_pairs(tmp_path / "pairs.csv", pairs, dict.fromkeys(pairs, "b"))
+    assert read_pairs(tmp_path / "pairs.csv") == pairs
 
 
 def test_unpaired_texts_may_be_left_out(make):

@@ -133,6 +133,27 @@ def test_what_cannot_be_opened_ends_in_one_line(damage, message, export):
     assert "\n" not in str(error.value)
 
 
+def test_an_export_that_transformers_wrote_over_is_refused(export):
+    """Its weights have a head of their own now, and the file's is of before."""
+    folder = export[1]
+    AutoModelForSequenceClassification.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(UserError, match="holds the head of a BertForSequenceClassification, and another in"):
+        Classifier.from_pretrained(str(folder))
+    (folder / HEAD_FILE).unlink()
+    assert Classifier.from_pretrained(str(folder)).encoder.pooling == "cls"
+
+
+def test_adapters_are_merged(tiny_encoder, sentences, tmp_path):
+    pytest.importorskip("peft")
+    classifier = make_classifier(tiny_encoder(dtype=torch.float32, pooling="mean", lora_rank=2))
+    for name, parameter in classifier.encoder.hf.named_parameters():
+        if "lora_B" in name:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    logits = classifier.classify_texts(sentences)
+    again = Classifier.from_pretrained(str(classifier.save_pretrained(tmp_path / "export")))
+    np.testing.assert_allclose(again.classify_texts(sentences), logits, rtol=0, atol=1e-5 * np.abs(logits).max())
+
+
 def test_a_head_of_the_other_pooling_is_refused(tiny_encoder):
     with pytest.raises(UserError, match="a ClassificationHead does not read vectors of pooling mean"):
         Classifier(tiny_encoder(pooling="mean"), ClassificationHead(32, 4), CLASSES)

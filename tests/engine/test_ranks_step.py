@@ -10,9 +10,9 @@ from fastadv.encoder.source import find_model
 from fastadv.objectives import resolve_objective
 from fastadv.planning.costs import BatchSize, StepCosts
 from fastadv.planning.wire import traffic
-from tests.conftest import write_tiny_bert
 from tests.ranks.counted import CASES, DESCENT, WIRE, WIRE_OF_TWO, counted_on, sgd_losses
 from tests.ranks.mutants import MUTANTS
+from tests.ranks.nearness import assert_near, make_encoder_folder
 from tests.ranks.start import run_ranks
 from tests.ranks.steps import (
     BATCHES,
@@ -38,27 +38,9 @@ def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
     return {"loss": loss.detach(), **{n: p.grad for n, p in step.named_parameters()}, **step.extra_state_dict()}
 
 
-def assert_near(found, expected, share, where):
-    """Every tensor within ``share`` of its norm.
-
-    An attention key's bias adds the same to all logits of a query, so its gradient is 0 and what is computed is
-    rounding: such a tensor is held to the share of the largest gradient's norm.
-    """
-    assert found.keys() == expected.keys()
-    states = "loss", "eta_table", "adaptive_reuse", "average_model"
-    largest = max(value.norm() for name, value in expected.items() if not name.startswith(states))
-    for name, value in expected.items():
-        if not value.is_floating_point():
-            assert torch.equal(found[name], value), (where, name)
-            continue
-        norm = largest if "key.bias" in name else value.norm()
-        assert (found[name] - value).norm() <= share * norm, (where, name)
-
-
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
-    """An encoder whose float32 gradients are within 5e-7 of its float64 ones; the usual tiny one's are within 1e-6."""
-    return str(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert", initializer_range=0.07))
+    return make_encoder_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

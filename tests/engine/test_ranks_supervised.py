@@ -6,28 +6,14 @@ Rows and banks are shared out unequally. With one and two ranks at every ZeRO st
 import pytest
 import torch
 
-from tests.conftest import write_tiny_bert
+from tests.ranks.nearness import assert_near, make_encoder_folder
 from tests.ranks.start import run_ranks
 from tests.ranks.supervised import CASES, MUTANTS, of_one_process
-
-STATES = ("loss", "carl_banks", "carl_log_z")
-
-
-def assert_near(found, expected, share, where):
-    """As test_ranks_step.py has it: an attention key's bias has gradient 0, and rounding in its place."""
-    assert found.keys() == expected.keys()
-    largest = max(value.norm() for name, value in expected.items() if name not in STATES and value.is_floating_point())
-    for name, value in expected.items():
-        if not value.is_floating_point() or value.isnan().any():
-            assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), (where, name)
-            continue
-        norm = largest if "key.bias" in name else value.norm()
-        assert (found[name] - value).norm() <= share * norm, (where, name)
 
 
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
-    return str(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert", initializer_range=0.07))
+    return make_encoder_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -7,23 +7,14 @@ differ most at every stage.
 import pytest
 import torch
 
-from tests.conftest import write_tiny_bert
+from tests.ranks.nearness import assert_near, make_encoder_folder
 from tests.ranks.start import run_ranks
 from tests.ranks.text_level import CASES, CUT_UP, MUTANTS, of_one_process
 
 
-def assert_near(found, expected, share, where):
-    """As test_ranks_step.py has it: an attention key's bias has gradient 0, and rounding in its place."""
-    assert found.keys() == expected.keys()
-    largest = max(value.norm() for name, value in expected.items() if name != "loss")
-    for name, value in expected.items():
-        norm = largest if "key.bias" in name else value.norm()
-        assert (found[name] - value).norm() <= share * norm, (where, name)
-
-
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
-    return str(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny-bert", initializer_range=0.07))
+    return make_encoder_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.config_checks_objective import check_objective
-from fastadv.data.variants import write_pairs
+from fastadv.data.text_pairs import write_pairs
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier import Classifier

@@ -3,8 +3,10 @@ needed."""
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from fastadv.errors import UserError
+from fastadv.evaluation import class_bias
 from fastadv.evaluation.class_bias import bias_to_match, class_share, match_class_share
 
 
@@ -41,6 +43,20 @@ def test_the_texts_that_move_are_those_of_the_largest_sum():
         for j in range(40):
             a, c = predicted[i], predicted[j]
             assert logits[i, a] + logits[j, c] >= logits[i, c] + logits[j, a] - 1e-5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_assignment_of_these_counts_has_a_larger_sum(seed):
+    """Against the Hungarian algorithm on a column for each place; equal logits too."""
+    logits, share = logits_and_share(30, 6, seed)
+    counts = np.round(share * 30).astype(int)
+    for given in (logits.astype(np.float64), np.round(logits)):
+        assigned = class_bias._assigned(given, counts)
+        assert np.bincount(assigned, minlength=6).tolist() == counts.tolist()
+        columns = np.repeat(np.arange(6), counts)
+        rows, places = linear_sum_assignment(-given[:, columns])
+        best = given[rows, columns[places]].sum()
+        assert given[np.arange(30), assigned].sum() == pytest.approx(best, abs=1e-9)
 
 
 def test_own_shares_move_nothing():

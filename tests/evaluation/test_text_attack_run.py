@@ -5,8 +5,10 @@ file of their own.
 import csv
 import json
 import os
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +18,9 @@ from fastadv.data.labels import LabelMap
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder.classifier import Classifier
 from fastadv.evaluation import text_attack, text_attack_run, text_attack_workers
-from fastadv.evaluation.text_attack_rows import OUTCOMES, read_rows
+from fastadv.evaluation.text_attack import TextAttackSettings
+from fastadv.evaluation.text_attack_rows import read_rows
+from fastadv.evaluation.text_victim import TextVictim
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 from tests.evaluation.hostile_texts import HOSTILE
 
@@ -294,6 +298,23 @@ def test_only_the_classes_asked_for_are_attacked(folder, tmp_path, capsys):
     assert "--labels 'fine' is no class of" in error and error.count("\n") == 1
 
 
+def test_the_callers_random_numbers_go_on_as_without_an_attack(folder):
+    def drawn():
+        return random.random(), np.random.rand(), torch.rand(3).tolist()
+
+    victim = TextVictim(Classifier.from_pretrained(str(folder / "a/model")))
+    settings = TextAttackSettings("synonym", word_sets=str(folder / "sets.json"))
+    attacker = text_attack.build_attacker(settings, victim)
+    expected = []
+    for is_attacked in (False, True):
+        text_attack.seed_by(7, ("any",))
+        first = drawn()
+        if is_attacked:
+            text_attack.attack_text(attacker, victim, settings, text_attack.LabelledText(0, (TEXTS[0],), 0))
+        expected.append((first, drawn()))
+    assert expected[0] == expected[1]
+
+
 def test_a_second_model_is_set_beside_its_control(folder, tmp_path, capsys):
     printed = run(arguments(folder, tmp_path / "out", models=("a", "b")), capsys)
     assert "a, bias of b" in printed.out
@@ -311,7 +332,7 @@ def test_two_runs_do_not_write_to_one_part(folder, tmp_path, capsys):
     out = tmp_path / "out"
     run(arguments(folder, out), capsys)
     (part,) = (out / "parts").glob("*.csv")
-    with text_attack_run._writer(part, is_pair=False):
+    with text_attack_run.locked_writer(part, is_pair=False):
         error = run(arguments(folder, out), capsys, status=2).err
     assert "another run writes to" in error
 
@@ -362,7 +383,3 @@ def test_what_is_missing_is_named(folder, tmp_path, capsys, change, message):
 def test_pairs_of_two_models_are_refused(folder, tmp_path, capsys):
     given = arguments(folder, tmp_path / "out", "--write-pairs", tmp_path / "p.csv", models=("a", "b"))
     assert "--write-pairs takes the pairs of one model" in run(given, capsys, status=2).err
-
-
-def test_outcomes_are_the_four():
-    assert OUTCOMES == ("succeeded", "failed", "skipped", "error")

@@ -82,6 +82,15 @@ def test_state_is_what_lies_in_memory(case):
     assert found.optimizer == bytes_of(state)
 
 
+def test_bfloat16_copies_are_of_both_networks():
+    found = {}
+    for case in ("two networks", "one network"):
+        _, costs, batch = make(CASES[case])
+        costs.config.engine.precision = "bf16"
+        found[case] = memory(costs, size_of(batch)).buffers
+    assert found["two networks"] == 2 * found["one network"] > 0
+
+
 def test_activations_are_of_all_passes():
     from bench.step_cost import measure_costs
 
