@@ -40,6 +40,8 @@ SPLITS = ("train", "dev", "test")
 MIN_WORDS, MAX_WORDS = 8, 24
 NEAREST, FARTHEST = 0.9, 0.4
 """cosines of TF-IDF vectors: above the first a near sentence may be the same, below the other it is no near one"""
+NUM_NEAREST = 10
+"""synonyms of a word that are taken: those far down a set are the doubtful ones"""
 # Only before another word, for nobody writes "how good it's."; and "have" may be a verb of its own.
 _SHORTENED = [
     *[(f"{verb}n't", f"{verb} not") for verb in "is are was were do does did has have had would should could".split()],
@@ -67,15 +69,12 @@ class Pair:
 def with_synonyms(text: str, word_sets: WordSets, rng: np.random.Generator, share: float) -> str:
     """Each word that has synonyms replaced by one of them with a chance of ``share``; one word at least, if any has."""
     words = words_of(text)
-    places = [i for i, word in enumerate(words) if any(s != word.key for s in word_sets.synonyms.get(word.key, ()))]
+    known = [[s for s in word_sets.synonyms.get(word.key, ()) if s != word.key][:NUM_NEAREST] for word in words]
+    places = [i for i, synonyms in enumerate(known) if synonyms]
     if not places:
         return text
     chosen = [i for i in places if rng.random() < share] or [places[int(rng.integers(len(places)))]]
-    substitutes = {}
-    for i in chosen:
-        others = [s for s in word_sets.synonyms[words[i].key] if s != words[i].key]
-        substitutes[i] = others[int(rng.integers(len(others)))]
-    return replaced(text, substitutes)
+    return replaced(text, {i: known[i][int(rng.integers(len(known[i])))] for i in chosen})
 
 
 def rewritten(text: str, rng: np.random.Generator) -> str:

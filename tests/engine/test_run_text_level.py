@@ -177,12 +177,14 @@ def test_the_first_epoch_of_a2t_is_clean(make, attack, step_lines):
     [
         ("bat_pairwise", {"objective_options": {"obstinate_labels": ["duplicate"]}}, "'duplicate' is none of the cl"),
         ("safer", {"data.word_sets": None}, "data.word_sets = null: expected a JSON file"),
-        ("a2t", {"data.pairs": "p.csv"}, "data.pairs = .p.csv.: expected null where objective is a2t"),
+        ("a2t", {"data.pairs": "PAIRS"}, "data.pairs = .*pairs.csv.: expected null where objective is a2t"),
         ("ada", {"data.pairs": None}, "data.pairs = null: expected a CSV"),
         ("ada", {"objective_options": {"targets": "soft"}}, "objective_options.victim = null: expected a trained"),
     ],
 )
-def test_contradictions_are_refused(system, changes, message, make):
+def test_contradictions_are_refused(system, changes, message, make, tmp_path):
+    if changes.get("data.pairs") == "PAIRS":
+        changes = {"data.pairs": str(tmp_path / "pairs.csv")}
     with pytest.raises(UserError, match=message):
         Trainer(make(system, **changes)).fit()
 
@@ -192,6 +194,7 @@ def test_a_victim_that_cannot_serve_is_refused_before_training(is_dry, make, tmp
     config = make("ada_soft")
     config.objective_options["victim"] = "demo:minilm"
     (tmp_path / "run.yaml").write_text(to_yaml(config))
+    capsys.readouterr()
     assert main(["train", "--config", str(tmp_path / "run.yaml"), *(["--dry_run"] if is_dry else [])]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "objective_options.victim = demo:minilm: its vocabulary of 30522" in said
