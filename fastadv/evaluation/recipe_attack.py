@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import math
+import traceback
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Dict, Sequence
@@ -18,7 +19,8 @@ PAIR_NAMES = ("first", "second")
 _WHOLE = 10**9
 """texts that TextAttack asks for at once: the victim makes batches of its own"""
 _NUM_COUNTED = 5
-_MAX_WORDS_COUNTED = 60
+_MAX_WORDS_COUNTED = 15
+"""of each of the first texts: the sentence encoder judges every change of every word"""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,16 @@ class RecipeAttack:
     def facts(self, texts: Sequence[Sequence[str]]) -> Dict[str, Any]:
         """TextAttack's version, the recipe's parts, and how many words it has for a word of the first few texts."""
         joined = [" ".join(" ".join(of_text).split()[:_MAX_WORDS_COUNTED]) for of_text in texts[:_NUM_COUNTED]]
+        try:
+            counts: Any = candidate_counts(self.attack, joined)
+        except Exception:
+            # A text that no word can be changed in is an error of its own row, not of the run.
+            traceback.print_exc()
+            counts = None
         return {
             "name": self.recipe,
             "textattack": importlib.metadata.version("textattack"),
             "parts": repr(self.attack),
             "num_texts_counted": len(joined),
-            "candidates": candidate_counts(self.attack, joined),
+            "candidates": counts,
         }

@@ -15,6 +15,8 @@ _MAX_CACHED = 8192
 """texts whose vectors are kept: those of a few attacks"""
 _MAX_NEIGHBOURS = 50
 """the most that a recipe asks for (TextFooler)"""
+_MLM_POSITIONS = 512
+"""TextAttack pads every text to so many tokens"""
 
 
 class SentenceModel:
@@ -91,6 +93,9 @@ def open_masked_lm(folder: Path) -> Tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, **options)
     except (OSError, ValueError) as error:
         raise UserError(f"masked LM {str(folder)!r} cannot be opened: {error}") from error
+    positions = getattr(model.config, "max_position_embeddings", _MLM_POSITIONS)
+    if positions < _MLM_POSITIONS:
+        raise UserError(f"masked LM {str(folder)!r} has {positions} positions, expected {_MLM_POSITIONS}")
     if tokenizer.mask_token is None:
         raise UserError(f"masked LM {str(folder)!r}: its tokenizer has no mask token")
     return model, tokenizer

@@ -186,7 +186,7 @@ def attack_text(
     start, note = time.monotonic(), ""
     victim.begin(settings.max_seconds)
     try:
-        with _generators_aside(), time_limit(settings.max_seconds, OutOfTime):
+        with generators_aside(), time_limit(settings.max_seconds, OutOfTime):
             seed_by(settings.seed, text.texts)
             attacker(search)
     except OutOfTime:
@@ -221,7 +221,7 @@ def seed_by(seed: int, texts: Texts) -> None:
 
 
 @contextmanager
-def _generators_aside() -> Iterator[None]:
+def generators_aside() -> Iterator[None]:
     """The generators that `seed_by` seeds are afterwards as they were: a training run goes on as without the attack."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

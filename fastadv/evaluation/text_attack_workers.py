@@ -20,7 +20,15 @@ import torch
 
 from fastadv.errors import UserError
 from fastadv.evaluation.recipe_attack import RecipeAttack
-from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings, attack_text, build_attacker, error_row
+from fastadv.evaluation.text_attack import (
+    LabelledText,
+    TextAttackSettings,
+    attack_text,
+    build_attacker,
+    error_row,
+    generators_aside,
+    seed_by,
+)
 from fastadv.evaluation.text_attack_rows import TextAttackRow
 from fastadv.evaluation.text_search import TextAttacker
 from fastadv.evaluation.text_victim import TextVictim
@@ -131,7 +139,9 @@ def _rows_of_suspects(
 def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText]) -> dict:
     """What the recipe says of itself."""
     if isinstance(attacker, RecipeAttack):
-        return attacker.facts([text.texts for text in texts])
+        with generators_aside():
+            seed_by(0, ())
+            return attacker.facts([text.texts for text in texts])
     return {"name": type(attacker).__name__}
 
 

@@ -50,7 +50,12 @@ NEEDS_MLM = ("bae", "bert-attack")
 DEFAULT_ENCODER = "demo:minilm"
 # Of `DEFAULT_ENCODER` in place of the Universal Sentence Encoder, as `python -m fastadv.evaluation.recipe_calibration`
 # prints them. A2T's encoder is of the same kind as ours, and keeps its threshold.
-_DEFAULT_THRESHOLDS: Mapping[str, float] = {}
+_DEFAULT_THRESHOLDS: Mapping[str, float] = {
+    "textfooler": 0.8085,
+    "textbugger": 0.7759,
+    "bae": 0.9198,
+    "bert-attack": 0.1943,
+}
 
 
 @dataclass

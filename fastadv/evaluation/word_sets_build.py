@@ -66,13 +66,13 @@ def fit_to_wordnet(
     fitting: CounterFitting,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> WordVectors:
-    """The vectors counter-fitted to WordNet's synonyms and antonyms."""
+    """The vectors, less what is common to all, counter-fitted to WordNet's synonyms and antonyms."""
+    space = vectors.without_common_parts(sets.num_components)
     together = np.array(pair_rows(lexicon.synonym_pairs(), vectors.index)).reshape(-1, 2)
-    directions = vectors.without_common_parts(sets.num_components).directions
-    cosines = np.einsum("pd,pd->p", directions[together[:, 0]], directions[together[:, 1]])
+    cosines = np.einsum("pd,pd->p", space.directions[together[:, 0]], space.directions[together[:, 1]])
     antonyms = {tuple(sorted((word, other))) for word in vectors.words for other in lexicon.antonyms(word)}
     apart = np.array(pair_rows(antonyms, vectors.index)).reshape(-1, 2)
-    return counter_fit(vectors, together[cosines >= sets.min_pair_cosine], apart, fitting, on_step)
+    return counter_fit(space, together[cosines >= sets.min_pair_cosine], apart, fitting, on_step)
 
 
 def build_word_sets(

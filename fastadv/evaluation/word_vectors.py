@@ -112,7 +112,7 @@ def _read_text(path: Path) -> Tuple[List[str], np.ndarray]:
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             word, *numbers = line.rstrip("\n").rstrip(" ").split(" ")
-            if number == 1 and len(numbers) == 1:
+            if number == 1 and len(numbers) == 1 and word.isdigit() and numbers[0].isdigit():
                 # word2vec's header: how many words, how many numbers.
                 continue
             try:
@@ -121,7 +121,9 @@ def _read_text(path: Path) -> Tuple[List[str], np.ndarray]:
                 row = np.empty(0)
             if not len(row) or (rows and len(row) != len(rows[0])):
                 expected = f"a word and {len(rows[0])} numbers" if rows else "a word and its numbers"
-                raise UserError(f"word vectors {str(path)!r}: line {number} is {line[:40]!r}, expected {expected}")
+                raise UserError(
+                    f"word vectors {str(path)!r}: line {number} is {line[:40].rstrip()!r}, expected {expected}"
+                )
             words.append(word)
             rows.append(row)
     return words, np.stack(rows) if rows else np.empty((0, 0), np.float32)

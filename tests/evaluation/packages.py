@@ -1,10 +1,20 @@
 """Packages in miniature with a WordNet of a dozen words, made on the spot, laid out as the real ones are."""
 
+import atexit
+import importlib.util
 import io
+import os
 import pickle
+import shutil
 import tarfile
+import tempfile
 import zipfile
+from functools import lru_cache
 from pathlib import Path
+
+import pytest
+
+from fastadv.evaluation.attack_data import prepare
 
 CACHE = "llama_index/core/_static/nltk_cache"
 LICENCE = "  1 This is a licence of two lines,\n  2 each of which begins with two spaces.\n"
@@ -134,3 +144,24 @@ def deb(files, leave_out=()) -> bytes:
         parts.append(f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode())
         parts.append(content + b"\n" * (len(content) % 2))
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1)
+def shared_attack_data() -> Path:
+    """The attack data of all tests in this process: what $FASTADV_ATTACK_DATA names, else those in miniature.
+
+    NLTK keeps what it has once read, so a process can only have one.
+    """
+    named = os.environ.get("FASTADV_ATTACK_DATA")
+    if named:
+        return Path(named)
+    folder = Path(tempfile.mkdtemp(prefix="fastadv-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    prepare(folder / "attack-data", write_packages(folder / "packages"))
+    return folder / "attack-data"
+
+
+def require_textattack() -> None:
+    """Skips where TextAttack is not installed, without importing it: that is for `load_textattack`, with data."""
+    if importlib.util.find_spec("textattack") is None:
+        pytest.skip("textattack is not installed")
