@@ -199,7 +199,7 @@ def map_png(path: Path, points: Dict[str, np.ndarray]) -> None:
             for kind, of_kind in zip(KINDS, of_model):
                 look = {"facecolors": "none", "edgecolors": _COLOURS[kind]} if kind == "original" else {}
                 look = look or {"color": _COLOURS[kind]}
-                axes.scatter(*of_kind.T, s=14, linewidths=0.9, marker=_MARKERS[kind], label=kind, zorder=2, **look)
+                axes.scatter(*of_kind.T, s=9, linewidths=0.7, marker=_MARKERS[kind], label=kind, zorder=2, **look)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(KINDS), frameon=False)
         FigureCanvasAgg(figure)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from fastadv.data.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation import adv_sts, similarity_victim
 from fastadv.evaluation.adv_sts import AdvStsData, AdvStsRun, bands_of, correlations, in_bands, matched_scale
+from fastadv.evaluation.attack_data import VARIABLE, prepare
 from fastadv.evaluation.similarity_victim import Scale, SimilarityVictim, is_fooled
 from fastadv.evaluation.text_attack import TEXTATTACK_RECIPES, TextAttackSettings
 from fastadv.evaluation.text_attack_rows import read_rows, write_rows
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.attacked_rows import made_row
+from tests.evaluation.packages import write_packages
 
 SETS = WordSets(
     synonyms={
@@ -175,6 +178,11 @@ def arguments_of(tmp_path, models, pairs_file, *more):
     ]
 
 
+def without_sets(arguments):
+    at = arguments.index("--word_sets")
+    return [*arguments[:at], *arguments[at + 2 :]]
+
+
 @pytest.mark.parametrize("side", ["both", "second"])
 def test_a_run_of_two_models(tmp_path, tiny_bert_dir, pairs_file, capsys, side):
     from tests.conftest import write_tiny_bert
@@ -239,12 +247,20 @@ def test_a_stopped_run_goes_on_and_another_setting_starts_anew(tmp_path, tiny_be
     assert main([*arguments, "--side", "second"]) == 0 and len(attacked) == 12
 
 
-@pytest.mark.skipif("FASTADV_ATTACK_DATA" not in os.environ, reason="no attack data in FASTADV_ATTACK_DATA")
+@pytest.fixture
+def attack_data(tmp_path, monkeypatch):
+    """Those of the environment, or a WordNet of a dozen words."""
+    if find_spec("textattack") is None:
+        pytest.skip("TextAttack is not installed")
+    if VARIABLE not in os.environ:
+        prepare(tmp_path / "attack-data", write_packages(tmp_path / "packages"))
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "attack-data"))
+
+
 @pytest.mark.parametrize("side", ["both", "second"])
-def test_a_recipe_of_textattack(tmp_path, tiny_bert_dir, pairs_file, side):
-    pytest.importorskip("textattack")
+def test_a_recipe_of_textattack(tmp_path, tiny_bert_dir, pairs_file, attack_data, side):
     arguments = arguments_of(tmp_path, [tiny_bert_dir], pairs_file, "--max_length", "64", "--side", side)
-    assert main([*arguments, "--recipe", "deepwordbug", "--max_queries", "40"]) == 0
+    assert main([*without_sets(arguments), "--recipe", "deepwordbug", "--max_queries", "40"]) == 0
     rows = read_rows(tmp_path / "out" / "rows.csv")
     assert {row.outcome for row in rows} <= {"succeeded", "failed"} and max(row.num_queries for row in rows) <= 40
     assert any(row.outcome == "succeeded" for row in rows)
@@ -263,13 +279,8 @@ def test_what_is_refused(tmp_path, tiny_bert_dir, pairs_file, capsys):
     assert "the scale goes from 0 to 3" in said("--scale", "0", "3")
     assert "expected a scale longer than 1 point" in said("--scale", "4", "4")
     assert "invalid choice: 'a2t'" in said("--recipe", "a2t")
-    assert "synonym needs --word_sets" in main_without_sets(arguments, capsys)
-
-
-def main_without_sets(arguments, capsys):
-    at = arguments.index("--word_sets")
-    assert main([*arguments[:at], *arguments[at + 2 :]]) == 2
-    return capsys.readouterr().err
+    assert main(without_sets(arguments)) == 2
+    assert "synonym needs --word_sets" in capsys.readouterr().err
 
 
 def test_a_folder_has_its_own_sets_and_scales(tmp_path):
