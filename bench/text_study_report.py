@@ -151,15 +151,18 @@ def plot(numbers: dict, path: Path) -> None:
             recipes = list(rows[0]["attacks"])
             for number, recipe in enumerate(recipes):
                 colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-                places = np.arange(len(rows)) + (number - (len(recipes) - 1) / 2) * 0.18
-                for key, face in (("success", colour), ("control", "white")):
+                places = np.arange(len(rows)) + (number - (len(recipes) - 1) / 2) * 0.22
+                for key, face, aside in (("success", colour, 0.0), ("control", "white", 0.07)):
                     values = [row["attacks"][recipe][key] for row in rows]
                     values = [np.nan if value is None else 100 * value for value in values]
                     label = recipe if key == "success" else None
-                    panel.plot(places, values, marker, color=colour, markerfacecolor=face, label=label, markersize=7)
+                    panel.plot(
+                        places + aside, values, marker, color=colour, markerfacecolor=face, label=label, markersize=7
+                    )
             frame(panel, f"{task}: success of attacks, %; open: the control", "", PRINT)
             panel.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=25, ha="right")
-            panel.set_ylim(-2, 102)
-            panel.legend(frameon=False)
+            panel.set_xlim(-0.6, len(rows) - 0.4)
+            panel.set_ylim(-2, 104)
+            panel.legend(frameon=False, loc="lower left", ncols=len(recipes))
         FigureCanvasAgg(figure)
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
