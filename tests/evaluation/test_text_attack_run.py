@@ -161,9 +161,13 @@ def test_a_stopped_run_goes_on_and_settings_do_not_mix(folder, tmp_path, capsys,
         run(arguments(folder, out, *more), capsys)
         assert attacked == list(range(12))
     attacked.clear()
-    changed = WordSets({**SETS.synonyms, "actor": ["one"]}, SETS.antonyms)
-    changed.save(folder / "changed.json")
-    run([*arguments(folder, out)[:-1], str(folder / "changed.json")], capsys)
+    # What lies in a file counts, not its name.
+    moved = tmp_path / "moved.json"
+    SETS.save(moved)
+    run([*arguments(folder, out), "--word_sets", str(moved)], capsys)
+    assert attacked == []
+    WordSets({**SETS.synonyms, "actor": ["one"]}, SETS.antonyms).save(moved)
+    run([*arguments(folder, out), "--word_sets", str(moved)], capsys)
     assert attacked == list(range(12))
     attacked.clear()
     run(arguments(folder, out, models=("b",)), capsys)
