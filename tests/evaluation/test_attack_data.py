@@ -1,6 +1,7 @@
 """Attack data from packages in miniature: what is laid, that NLTK reads it, and what each fault is called."""
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -272,3 +273,33 @@ def test_the_tagger_is_written_as_nltk_has_it():
     files = tagger_files(pickle.dumps(TAGGER, 2))
     parts = {name.split(".")[1]: json.loads(content) for name, content in files.items()}
     assert parts == {"weights": TAGGER[0], "tagdict": TAGGER[1], "classes": sorted(TAGGER[2])}
+
+
+@pytest.mark.skipif("FASTADV_ATTACK_DATA" not in os.environ, reason="FASTADV_ATTACK_DATA names no prepared folder")
+def test_the_real_folder_is_what_nltk_documents():
+    pytest.importorskip("nltk")
+    code = """
+import sys
+from pathlib import Path
+from fastadv.evaluation.attack_data import check_attack_data
+from fastadv.evaluation.textattack_offline import use_nltk_data
+check_attack_data(Path(sys.argv[1]))
+use_nltk_data(Path(sys.argv[1]))
+import nltk
+from nltk.corpus import stopwords, wordnet
+assert {"the", "isn't", "yourselves"} <= set(stopwords.words("english"))
+words = nltk.word_tokenize("John's big idea isn't all that bad.")
+tags = ["NNP", "POS", "JJ", "NN", "VBZ", "RB", "PDT", "DT", "JJ", "."]
+assert nltk.pos_tag(words) == list(zip(words, tags))
+universal = ["NOUN", "PRT", "ADJ", "NOUN", "VERB", "ADV", "DET", "DET", "ADJ", "."]
+assert nltk.pos_tag(words, tagset="universal") == list(zip(words, universal))
+assert [len(nltk.sent_tokenize("Dr. Smith isn't here. He left at 3 p.m. on Monday."))] == [2]
+good = wordnet.synset("good.a.01").lemmas()[0]
+assert [lemma.name() for lemma in good.antonyms()] == ["bad"]
+assert wordnet.synset("dog.n.01").lexname() == "noun.animal" and wordnet.morphy("mice", "n") == "mouse"
+for key in ("fine%5:00:00:thin:01", "dog%1:05:00::", "able%3:00:00::", "quickly%4:02:00::", "run%2:38:00::"):
+    assert wordnet.lemma_from_key(key).key() == key
+"""
+    folder = os.environ["FASTADV_ATTACK_DATA"]
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
