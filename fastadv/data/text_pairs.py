@@ -51,10 +51,16 @@ def _texts_of(line: Mapping[str, Optional[str]], ending: str) -> Texts:
 
 
 def write_pairs(path: str | os.PathLike, pairs: Mapping[Texts, Texts], labels: Mapping[Texts, str]) -> None:
-    """Writes what `read_pairs` reads; ``labels`` are the names of the texts' classes. Whole or not at all."""
+    """Writes what `read_pairs` reads, columns of second texts only where there are any. Whole or not at all.
+
+    Args:
+        labels: the names of the texts' classes.
+    """
+    has_second = any(len(texts) == 2 for texts in pairs)
+    columns = [name for name in PAIR_COLUMNS if has_second or not name.startswith("second")]
     with written_aside(Path(path).expanduser()) as aside, open(aside, "w", **_ENCODING) as file:
-        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        writer.writerow(PAIR_COLUMNS)
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL)
+        writer.writeheader()
         for texts, found in pairs.items():
-            (first, *second), (first_found, *second_found) = texts, found
-            writer.writerow([first, *(second or [""]), labels[texts], first_found, *(second_found or [""])])
+            line = {**dict(zip(("first", "second"), texts)), "label": labels[texts]}
+            writer.writerow({**line, **dict(zip(("first_adversarial", "second_adversarial"), found))})

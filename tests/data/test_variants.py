@@ -96,7 +96,7 @@ def test_pairs_are_found_by_their_texts(make):
     make, folder = make
     pairs = {("the plot was slow",): ("the plot was dull",), ("never",): ("nevr",), ("not there",): ("no",)}
     write_pairs(folder / "pairs.csv", pairs, dict.fromkeys(pairs, "b"))
-    assert (folder / "pairs.csv").read_text().splitlines()[0] == ",".join(f'"{name}"' for name in PAIR_COLUMNS)
+    assert (folder / "pairs.csv").read_text().splitlines()[0] == '"first","label","first_adversarial"'
     assert read_pairs(folder / "pairs.csv") == pairs
     data, encoder = make(("adversarial",), pairs=str(folder / "pairs.csv"))
     num_present = 0
@@ -113,6 +113,8 @@ def test_pairs_are_found_by_their_texts(make):
 def test_any_text_survives_the_file(tmp_path, text):
     pairs = {(text,): (text + "!",), (text, text): ("x", text)}
     write_pairs(tmp_path / "pairs.csv", pairs, dict.fromkeys(pairs, "b"))
+    header = (tmp_path / "pairs.csv").read_bytes().partition(b"\n")[0].decode()
+    assert header == ",".join(f'"{name}"' for name in PAIR_COLUMNS)
     assert read_pairs(tmp_path / "pairs.csv") == pairs
 
 

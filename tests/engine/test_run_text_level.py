@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from fastadv.cli import main
 from fastadv.config import to_yaml
-from fastadv.data.variants import write_pairs
+from fastadv.data.text_pairs import write_pairs
 from fastadv.data.word_sets import WordSets
 from fastadv.encoder.classifier import Classifier
 from fastadv.engine.loop import Trainer
