@@ -177,7 +177,7 @@ def test_the_first_epoch_of_a2t_is_clean(make, attack, step_lines):
     [
         ("bat_pairwise", {"objective_options": {"obstinate_labels": ["duplicate"]}}, "'duplicate' is none of the cl"),
         ("safer", {"data.word_sets": None}, "data.word_sets = null: expected a JSON file"),
-        ("a2t", {"data.pairs": "PAIRS"}, "data.pairs = .*pairs.csv.: expected null where objective is a2t"),
+        ("a2t", {"data.pairs": "PAIRS"}, "data.pairs = .*: expected null where objective is a2t"),
         ("ada", {"data.pairs": None}, "data.pairs = null: expected a CSV"),
         ("ada", {"objective_options": {"targets": "soft"}}, "objective_options.victim = null: expected a trained"),
     ],
