@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence
 
@@ -124,7 +124,9 @@ def _fetch(source: Source, folder: Path) -> str | None:
     """What went wrong, in a few words; None: the file is in ``folder``."""
     if source.is_debian and shutil.which("apt-get") is None:
         return "there is no apt-get on this machine"
-    if not source.is_debian and find_spec("pip") is None:
+    # Not by find_spec: setuptools takes a search for pip as a sign that pip runs, and from then on has the standard
+    # library's distutils stand, with which its own import, and so torch.compile, fails.
+    if not source.is_debian and not any(metadata.distributions(name="pip")):
         return f"there is no pip for {sys.executable}"
     try:
         done = subprocess.run(

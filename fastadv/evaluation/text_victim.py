@@ -12,7 +12,7 @@ Shapes: ``N`` texts, ``C`` classes, ``L`` tokens of one text, ``E`` embedding si
 
 import time
 from collections import OrderedDict
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ DEFAULT_CACHE_SIZE = 2**15
 
 Text = Union[str, Tuple[str, str]]
 """a text, or the two texts of a pair"""
+
+_PIECE_CHARACTERS = 2**20
+"""tokenised at once: a fraction of a second, after which a time limit is noticed"""
 
 _SUBWORD_MARKS = ("##", "Ġ", "▁")
 
@@ -111,7 +114,11 @@ class TextVictim:
 
     def _logits(self, texts: List[Text]) -> Tensor:
         """(N, C) of texts that all differ."""
-        tokens, special, types = self._tokens(texts)
+        tokens, special, types = [], [], []
+        for piece in _pieces(texts):
+            self._check_time()
+            for all_of, more in zip((tokens, special, types), self._tokens(piece)):
+                all_of.extend(more)
         # What lies beyond the cut, or is spelt alike to the tokenizer, makes no other tokens.
         keys = [(tuple(ids), tuple(kinds)) for ids, kinds in zip(tokens, types)]
         row_of: Dict[tuple, int] = {}
@@ -122,12 +129,15 @@ class TextVictim:
         self.num_run += len(rows)
         parts = []
         for at in range(0, len(rows), self.batch_size):
-            if time.monotonic() > self._deadline:
-                raise OutOfTime
+            self._check_time()
             chosen = rows[at : at + self.batch_size]
             batch = self._pack(*([values[row] for row in chosen] for values in (tokens, special, types)))
             parts.append(self.model.classify_batch(batch).float().cpu())
         return torch.cat(parts)[[place[row_of[key]] for key in keys]]
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
 
     def _tokens(self, texts: Sequence[Text]) -> Tuple[List[List[int]], List[List[bool]], List[List[int]]]:
         pairs = [text for text in texts if not isinstance(text, str)]
@@ -178,6 +188,16 @@ class TextVictim:
         if not strip_prefix:
             return tokens
         return [[_stripped(token) for token in of_text] for of_text in tokens]
+
+
+def _pieces(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    """Runs of texts that hold `_PIECE_CHARACTERS` or, at its end, one text more: no clock is looked at inside one."""
+    start, size = 0, 0
+    for end, text in enumerate(texts, start=1):
+        size += len(text) if isinstance(text, str) else sum(map(len, text))
+        if size >= _PIECE_CHARACTERS or end == len(texts):
+            yield texts[start:end]
+            start, size = end, 0
 
 
 def _stripped(token: str) -> str:

@@ -207,7 +207,8 @@ def test_what_could_not_be_fetched_is_said_with_another_way(monkeypatch, tmp_pat
 
     monkeypatch.setattr(attack_data_sources.subprocess, "run", run)
     monkeypatch.setattr(attack_data_sources.shutil, "which", lambda name: None if without == name else f"/bin/{name}")
-    monkeypatch.setattr(attack_data_sources, "find_spec", lambda name: None if without == name else name)
+    distributions = [] if without == "pip" else [None]
+    monkeypatch.setattr(attack_data_sources.metadata, "distributions", lambda name: distributions)
     assert main(["prepare-attack-data", "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     expected = {"apt-get": "no apt-get on this machine", "pip": "no pip for", "answer": "apt-get said 'E: Unable"}[
@@ -240,6 +241,18 @@ def test_the_command_fetches_only_when_asked(monkeypatch, packages, tmp_path, ca
     assert "27 files" in capsys.readouterr().out
     assert main(["prepare-attack-data", "--from", str(packages)]) == 0
     assert "already there" in capsys.readouterr().out and len(asked) == 3
+
+
+def test_setuptools_is_not_made_to_believe_that_pip_runs(tmp_path, monkeypatch):
+    """It would hand out the standard library's distutils from then on, and torch.compile could not import it."""
+    hack = pytest.importorskip("_distutils_hack")
+    finder = hack.DistutilsMetaFinder()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.setattr(
+        attack_data_sources.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no")
+    )
+    assert main(["prepare-attack-data", "--out", str(tmp_path / "out")]) == 2
+    assert "spec_for_distutils" not in vars(finder)
 
 
 def test_nltk_reads_all_of_it(folder):

@@ -217,7 +217,7 @@ def test_hostile_texts_are_a_row_each(folder, tmp_path, capsys):
     write_table(tmp_path / "hostile.csv", data)
     for recipe in ("synonym", "antonym", "negation"):
         # 5,000 words are many questions, whose answers nobody needs here.
-        limits = ("--max_seconds", 4)
+        limits = ("--max_seconds", 2)
         run(arguments(folder, tmp_path / recipe, *limits, recipe=recipe, data=tmp_path / "hostile.csv"), capsys)
         rows = read_rows(tmp_path / recipe / "rows.csv")
         assert [row.first for row in rows] == data.first

@@ -1,5 +1,7 @@
 """A classifier as attacks on text ask it: the answers are those of transformers' own model, asked text by text."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from fastadv.encoder.classifier import Classifier
 from fastadv.errors import UserError
+from fastadv.evaluation import text_victim
 from fastadv.evaluation.text_victim import OutOfTime, TextVictim
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier
 
@@ -128,6 +131,30 @@ def test_time_that_is_over_ends_the_questions(victim):
     assert not issubclass(OutOfTime, Exception)
     victim.begin()
     victim(["never"])
+
+
+@pytest.mark.parametrize("texts", [TEXTS, PAIRS])
+def test_much_text_is_tokenised_in_pieces_between_which_time_is_looked_at(victim, monkeypatch, texts):
+    expected, sizes, tokens = victim(texts), [], victim._tokens
+    victim.begin()
+
+    def slow(piece):
+        sizes.append(sum(len("".join(text)) for text in piece))
+        time.sleep(pause)
+        return tokens(piece)
+
+    pause = 0.0
+    monkeypatch.setattr(victim, "_tokens", slow)
+    monkeypatch.setattr(text_victim, "_PIECE_CHARACTERS", 60)
+    assert torch.equal(victim(texts), expected)
+    longest = max(len("".join(text)) for text in texts)
+    assert len(sizes) > 2 and sum(sizes) == sum(len("".join(text)) for text in texts)
+    assert all(60 <= size < 60 + longest for size in sizes[:-1])
+    pause, sizes[:] = 0.03, []
+    victim.begin(seconds=0.02)
+    with pytest.raises(OutOfTime):
+        victim(texts)
+    assert len(sizes) == 1
 
 
 def test_texts_and_pairs_are_not_mixed(victim):
