@@ -92,7 +92,7 @@ study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
 
 # A file's tests stay in one process: some start several ranks once for all of them.
-RANKS := $(wildcard tests/engine/test_ranks_*.py) tests/engine/test_reshape.py
+RANKS := $(wildcard tests/engine/test_ranks_*.py) tests/engine/test_reshape.py tests/engine/test_launch.py
 test: venv
 	$(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);) \
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(addprefix --ignore=,$(RANKS))
