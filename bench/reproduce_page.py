@@ -1,8 +1,8 @@
 """The pages that set the papers' tables beside ours: ``python -m bench.reproduce_page --write``.
 
-Made of docs/papers.yaml (what the papers print), docs/reproductions.yaml (the commands), docs/measured.yaml (what was measured here)
-and the cost model of ``--dry_run``. A page a paper is written whole; in docs/reproduce.md the parts between ``<!-- table: NAME -->``
-and ``<!-- end -->`` are. Without ``--write`` the names of the pages that would change are printed.
+Made of docs/papers.yaml (what the papers print), docs/reproductions.yaml (the commands), docs/measured.yaml (what was
+measured here) and the cost model of ``--dry_run``. A page a paper is written whole; of docs/reproduce.md what stands
+between ``<!-- table: NAME -->`` and ``<!-- end -->``. Without ``--write`` the names of changed pages are printed.
 """
 
 import argparse
@@ -149,8 +149,8 @@ def page_of(paper: str) -> str:
     measured = {**ours.get(paper, {}), **(rar_parameters() if paper == "carl_rar" else {})}
     parts = [
         f"# {printed['title']}",
-        f"{', '.join(printed['authors'])} ({printed['year']}). Made by `python -m bench.reproduce_page --write`; how to read it, and how "
-        f"hours are estimated: [{INDEX}]({INDEX}).",
+        f"{', '.join(printed['authors'])} ({printed['year']}). Made by `python -m bench.reproduce_page --write`; how "
+        f"to read it, and how hours are estimated: [{INDEX}]({INDEX}).",
         "\n".join(f"* {remark}" for remark in how["remarks"]),
         "## What is trained",
         runs_table(how["runs"]),
@@ -177,7 +177,9 @@ def papers() -> str:
         names = {key: {found["row"] for found in rows} for key, rows in measured.items()}
         num_run = sum(len(names[key] & set(about["tables"][key]["rows"])) for key in names)
         page = how[paper]["page"]
-        rows.append([f"[{about['title']}]({page})", about["year"], str(len(how[paper]["tables"])), str(num_rows), str(num_run)])
+        rows.append(
+            [f"[{about['title']}]({page})", about["year"], str(len(how[paper]["tables"])), str(num_rows), str(num_run)]
+        )
     return markdown(["paper", "year", "tables and figures", "rows with numbers", "of these run here"], rows)
 
 

@@ -169,7 +169,9 @@ def _check_python(arguments: list[str]) -> None:
         found = None
     _require(found, f"{name}: no such module")
     source = Path(found.origin).read_text(encoding="utf-8")
-    _require(re.search(r"parse_|arguments_of", source), f"{name}: its arguments cannot be checked, since it has no parser")
+    _require(
+        re.search(r"parse_|arguments_of", source), f"{name}: its arguments cannot be checked, since it has no parser"
+    )
     left = _parsed_by(importlib.import_module(name).main, name, arguments)
     if left:
         # What a study does not know goes to the runs it starts.
