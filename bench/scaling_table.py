@@ -9,7 +9,7 @@ import dataclasses
 import re
 import tempfile
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Mapping
 
 from transformers import RobertaConfig
 
@@ -259,11 +259,11 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def filled(page: str) -> str:
+def filled(page: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """The page with every table it names made anew."""
 
     def table(found: re.Match) -> str:
-        return f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->"
+        return f"<!-- table: {found[1]} -->\n{tables[found[1]]()}\n<!-- end -->"
 
     return re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
 

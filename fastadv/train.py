@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence
 
 if __package__ in (None, ""):
     # Run as a file: Python put fastadv/ first on sys.path, where its modules would pass for top-level ones.
@@ -24,6 +24,9 @@ if __package__ in (None, ""):
         sys.path.insert(1, str(_package.parent / "kernels"))
 
 from fastadv.errors import SaveFailed, UserError
+
+if TYPE_CHECKING:
+    from fastadv.config import Config
 
 _SECONDS_FOR_FIRST_RANK = 10.0
 # What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
@@ -63,32 +66,44 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _end(str(error), 1, _SECONDS_FOR_LAUNCHER if is_others else None)
 
 
-def _run(argv: list[str]) -> int:
-    from fastadv.config import load_config, to_yaml
-    from fastadv.config_checks import check_encoder
+def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[str]]]:
+    """The checked configuration of a command line, and what else it has: config, dry_run and its options, print_config.
+
+    Raises:
+        UserError: one line that names what was given and what is allowed.
+    """
+    from fastadv.config import load_config
     from fastadv.config_parser import split_overrides
+
+    given = split_overrides(argv, flags=("dry_run", "print_config"))
+    # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
+    names = ["config", "dry_run", "print_config", "local_rank"]
+    if ("dry_run", None) in given:
+        from fastadv.planning.plan import OPTION_NAMES
+
+        names += OPTION_NAMES
+    settings = {key: value for key, value in given if key in names}
+    overrides = [f"--{key}={value}" for key, value in given if key not in settings]
+    return load_config(settings.get("config"), overrides), settings
+
+
+def _run(argv: list[str]) -> int:
+    from fastadv.config import to_yaml
+    from fastadv.config_checks import check_encoder
 
     if "SLURM_PROCID" in os.environ:
         from fastadv.engine.processes import adopt_slurm
 
         adopt_slurm()
-    given = split_overrides(argv, flags=("dry_run", "print_config"))
-    # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
-    names = ["config", "dry_run", "print_config", "local_rank"]
-    if ("dry_run", None) in given:
-        from fastadv.planning.plan import OPTION_NAMES, PlanOptions, describe_plan
-
-        names += OPTION_NAMES
-    settings = {key: value for key, value in given if key in names}
-    overrides = [f"--{key}={value}" for key, value in given if key not in settings]
     _send_log_to_terminal()
-    config = load_config(settings.get("config"), overrides)
+    config, settings = read_arguments(argv)
     if "print_config" in settings:
         print(to_yaml(config), end="")
         return 0
     check_encoder(config)
     if "dry_run" in settings:
         from fastadv.engine.build import check_machine, choose_kernels
+        from fastadv.planning.plan import PlanOptions, describe_plan
 
         options = PlanOptions.parse(settings)
         # A named card is another machine's.

@@ -15,7 +15,7 @@ from fastadv.config_parser import split_overrides
 from fastadv.config_yaml import read_yaml, write_yaml
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
 @pytest.fixture
