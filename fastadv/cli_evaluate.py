@@ -1,4 +1,7 @@
-"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` adds. Parsing only."""
+"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` and ``cli_evaluate_all.py`` add.
+
+Parsing only.
+"""
 
 import json
 import math
@@ -6,8 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from fastadv.cli_evaluate_all import add_evaluate_all
 from fastadv.cli_evaluate_attacks import add_evaluate_attacks
 from fastadv.cli_parts import (
+    CACHE_DIR,
     Parser,
     add_command,
     add_encoder_options,
@@ -21,8 +26,6 @@ from fastadv.cli_parts import (
 )
 from fastadv.errors import UserError
 
-CACHE_DIR = "~/.cache/fastadv"
-
 
 def add_evaluate(commands) -> None:
     """Adds ``evaluate`` and its kinds to the subcommands of `fastadv`."""
@@ -32,6 +35,7 @@ def add_evaluate(commands) -> None:
     _add_transfer(kinds)
     _add_geometry(kinds)
     add_evaluate_attacks(kinds)
+    add_evaluate_all(kinds)
 
 
 def _add_sts(kinds) -> None:
