@@ -146,7 +146,7 @@ class EmbeddingPart:
         results = run.run(progress)
         found.files += ["attack.json", "attack.csv", "attack.png"]
         fooled = _fooling_radii(out / "attack.csv")
-        base = Quantity(self.name, self.labelled.source, "accuracy", None, "%")
+        base = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
         for entry in results["models"]:
             found.warnings += [f"{entry['name']}: {warning}" for warning in entry["warnings"]]
             radii = fooled[entry["name"]]
@@ -176,7 +176,7 @@ class EmbeddingPart:
                 values[model.model] = measure(encoder, self.of_encoders, held_out, self.batch_size, progress)
                 save_measurement(values[model.model], path)
         for model, of_model in values.items():
-            found.measured += list(_of_measurement(self.name, self.of_encoders.held_out, model, of_model))
+            found.measured += list(_of_measurement(self.name, set_name(self.of_encoders.held_out), model, of_model))
         shown = {m: {q: float(v.mean()) for q, v in of.items() if q != "vectors"} for m, of in values.items()}
         write_json(out / "encoders.json", {"settings": vars(self.of_encoders), "models": shown})
         found.files.append("encoders.json")
@@ -229,7 +229,7 @@ class TextPart:
         paths = rows_files(out, [entry["name"] for entry in results["models"]])
         measured = []
         for (model, _), path in zip(victims, paths):
-            measured += _of_text_rows(self.name, self.labelled.source, model.model, read_rows(path))
+            measured += _of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
         files = ["text-attack.json", "text-attack.html", *(path.name for path in paths)]
         return Found(measured, files, {**self.settings(), "controls": results["findings"]}, whys)
 
@@ -310,6 +310,11 @@ def _of_measurement(part: str, source: str, model: str, values: Dict[str, np.nda
             yield Measured(quantity, model, None, why="vectors under attack are not finite")
             continue
         yield Measured(quantity, model, float(rows.mean()), num=len(rows), rows=rows, is_binary=is_binary)
+
+
+def set_name(source: str) -> str:
+    """What labelled texts or sentences are called: a file by its name, a data set by its own."""
+    return Path(source).name if Path(source).expanduser().exists() else source
 
 
 def plain_name(name: str) -> str:

@@ -200,8 +200,9 @@ def _draws(
             if all(part is not None for part in parts):
                 drawn[model] = np.mean(parts, axis=0)
         if one.rows is not None:
-            # SentEval's mean over folds is not quite that of all rows.
-            drawn[model] = drawn[model] + (one.value - np.nanmean(one.rows))
+            # SentEval's mean over folds is not quite that of all rows; less than that is rounding.
+            shift = one.value - float(np.nanmean(one.rows))
+            drawn[model] = drawn[model] + shift * (abs(shift) > 1e-9)
     return drawn
 
 

@@ -116,7 +116,7 @@ class StsPart:
         return {"score": "Spearman x 100 of cosine and human score, test splits, all pairs of a year in one list"}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
-        from fastadv.evaluation.sts import sts_cosines
+        from fastadv.evaluation.sts import STS_SETS, sts_cosines
 
         measured, scores, whys = [], {}, {}
         for model in models:
@@ -127,11 +127,13 @@ class StsPart:
             except UserError as error:
                 whys[model.model] = str(error)
                 continue
-            found = [
-                spearman_measured(Quantity(self.name, name, "spearman"), model.model, of_set, data.content[name].scores)
-                for name, of_set in cosines.items()
-            ]
-            found += [_missing(self.name, name, "spearman", model, why) for name, why in data.missing.items()]
+            found = []
+            for name in STS_SETS:
+                if name in data.missing:
+                    found.append(_missing(self.name, name, "spearman", model, data.missing[name]))
+                    continue
+                quantity = Quantity(self.name, name, "spearman")
+                found.append(spearman_measured(quantity, model.model, cosines[name], data.content[name].scores))
             found.append(_mean(Quantity(self.name, "mean", "spearman"), model.model, found))
             measured += found
             scores[model.model] = {one.quantity.set: one.value for one in found}
