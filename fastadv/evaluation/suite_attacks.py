@@ -159,7 +159,7 @@ class EmbeddingPart:
                 found.measured.append(_share(base._replace(epsilon=epsilon), entry["model"], rows, share))
 
     def _encoders(self, models: Sequence[SuiteModel], out: Path, progress: bool, found: Found) -> None:
-        from fastadv.evaluation.before_after import load_measurement, measure, save_measurement
+        from fastadv.evaluation.before_after import load_measurement, masking_warnings, measure, save_measurement
         from fastadv.evaluation.held_out import load_held_out
 
         held_out, values = None, {}
@@ -175,6 +175,7 @@ class EmbeddingPart:
             else:
                 values[model.model] = measure(encoder, self.of_encoders, held_out, self.batch_size, progress)
                 save_measurement(values[model.model], path)
+            found.warnings += masking_warnings(model.name, values[model.model], self.of_encoders)
         for model, of_model in values.items():
             found.measured += list(_of_measurement(self.name, set_name(self.of_encoders.held_out), model, of_model))
         shown = {m: {q: float(v.mean()) for q, v in of.items() if q != "vectors"} for m, of in values.items()}

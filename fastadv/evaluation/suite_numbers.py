@@ -237,7 +237,8 @@ def _of_system(
     missing = [row for row in rows if row["value"] is None]
     if missing:
         said = missing[0]["why"] or "no value"
-        mean["why"] = said if len(rows) == 1 else f"{len(missing)} of {len(rows)} models have no value: {said}"
+        is_said_of_all = all(row["why"] == missing[0]["why"] for row in rows)
+        mean["why"] = said if is_said_of_all else f"{len(missing)} of {len(rows)} models have no value: {said}"
     else:
         mean["value"] = float(np.mean(values))
         if len(rows) == 1:

@@ -53,7 +53,8 @@ def summary(evaluation: dict) -> str:
             num = max(row["num"] for row in of_systems)
             lines.append(f"| {_label(of_systems[0])} | {num:,} | " + " | ".join(cells) + " |")
         lines.append("")
-        lines += [f"* n/a in {_label(row)}, {row['system']}: {row['why']}" for row in rows if row["value"] is None]
+        for of_systems in _by_key(rows).values():
+            lines += _reasons(of_systems)
         data = part["protocol"].get("data", {})
         if data:
             lines += ["", f"{data['num_rows']:,} rows of {data['path']}, SHA-256 {data['sha256'][:16]}", ""]
@@ -71,6 +72,14 @@ _LEGEND = (
     "Mean over a system's models [95 % interval over rows] ± standard deviation over models. Behind the bar: the "
     "change against {first} on the same rows, with its interval and p by Holm for all comparisons of this evaluation."
 )
+
+
+def _reasons(of_systems: List[dict]) -> List[str]:
+    """A line a system without a value, or one for all of them."""
+    missing = [row for row in of_systems if row["value"] is None]
+    if len(missing) == len(of_systems) > 1 and len({row["why"] for row in missing}) == 1:
+        return [f"* n/a in {_label(missing[0])}: {missing[0]['why']}"]
+    return [f"* n/a in {_label(row)}, {row['system']}: {row['why']}" for row in missing]
 
 
 def short_table(evaluation: dict) -> str:
