@@ -1,4 +1,7 @@
-"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` adds. Parsing only."""
+"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` and ``cli_evaluate_all.py`` add.
+
+Parsing only.
+"""
 
 import json
 import math
@@ -6,8 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from fastadv.cli_evaluate_all import add_evaluate_all
 from fastadv.cli_evaluate_attacks import add_evaluate_attacks
 from fastadv.cli_parts import (
+    CACHE_DIR,
     Parser,
     add_command,
     add_encoder_options,
@@ -21,8 +26,6 @@ from fastadv.cli_parts import (
 )
 from fastadv.errors import UserError
 
-CACHE_DIR = "~/.cache/fastadv"
-
 
 def add_evaluate(commands) -> None:
     """Adds ``evaluate`` and its kinds to the subcommands of `fastadv`."""
@@ -32,6 +35,7 @@ def add_evaluate(commands) -> None:
     _add_transfer(kinds)
     _add_geometry(kinds)
     add_evaluate_attacks(kinds)
+    add_evaluate_all(kinds)
 
 
 def _add_sts(kinds) -> None:
@@ -42,11 +46,19 @@ def _add_sts(kinds) -> None:
     parser.add_argument(
         "--sets", nargs="+", metavar="SET", help="some of STS12 ... STS16, STS-B, SICK-R (default: all)"
     )
+    _add_cache_dir(parser, "vectors")
     parser.add_argument("--out", help="a .json file for the scores")
+
+
+def _add_cache_dir(parser, what: str) -> None:
+    parser.add_argument(
+        "--cache_dir", default=CACHE_DIR, help=f"where {what} are kept for the next run (default: {CACHE_DIR})"
+    )
 
 
 def _sts(arguments) -> None:
     from fastadv.evaluation.sts import evaluate_sts, read_sts_sets, sts_table
+    from fastadv.evaluation.vector_cache import checked_cache_folder
 
     arguments.data = os.path.expanduser(arguments.data)
     out = None if arguments.out is None else check_json(arguments.out)
@@ -57,12 +69,14 @@ def _sts(arguments) -> None:
         target = f"; into {out}" if out else ""
         print(f"would score {encoder_words(arguments)} on pairs of {arguments.data}: {counts}{target}")
         return
+    checked_cache_folder(arguments.cache_dir)
     scores = evaluate_sts(
         load_encoder(arguments),
         arguments.data,
         sets=arguments.sets,
         batch_size=arguments.batch_size,
         progress=sys.stderr.isatty(),
+        cache_dir=arguments.cache_dir,
     )
     print(sts_table(scores))
     if out is not None:
@@ -79,11 +93,7 @@ def _add_transfer(kinds) -> None:
         "--sets", nargs="+", metavar="SET", help="some of MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC (default: all)"
     )
     parser.add_argument("--seed", type=seed, default=1111, help="of the folds (default: 1111, SentEval's)")
-    parser.add_argument(
-        "--cache_dir",
-        default=CACHE_DIR,
-        help=f"where vectors and finished sets are kept for the next run (default: {CACHE_DIR})",
-    )
+    _add_cache_dir(parser, "vectors and finished sets")
     parser.add_argument("--out", help="a .json file for the scores and how they came about")
 
 

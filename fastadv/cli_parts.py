@@ -7,6 +7,7 @@ from typing import Callable, Optional
 
 from fastadv.errors import UserError
 
+CACHE_DIR = "~/.cache/fastadv"
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -23,11 +24,14 @@ def add_command(commands, name: str, run: Callable, about: str) -> argparse.Argu
 
 
 def add_encoder_options(
-    parser: argparse.ArgumentParser, max_length: Optional[int], pooling: Optional[str], is_one: bool = True
+    parser: argparse.ArgumentParser,
+    max_length: Optional[int],
+    pooling: Optional[str],
+    is_one: bool = True,
+    about: str = "a folder, a Hub name, or demo:minilm",
 ) -> None:
     """``--model``, ``--pooling``, ``--max_length`` and ``--batch_size``; ``is_one`` False: ``--model`` once a model."""
     own = "the model's own"
-    about = "a folder, a Hub name, or demo:minilm"
     if is_one:
         parser.add_argument("--model", required=True, help=about)
     else:

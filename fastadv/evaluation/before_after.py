@@ -155,7 +155,7 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
         "confidence": CONFIDENCE,
         "num_resamples": NUM_RESAMPLES,
         "rows": rows,
-        "warnings": [*_masking_warnings("before", before, cfg), *_masking_warnings("after", after, cfg)],
+        "warnings": [*masking_warnings("before", before, cfg), *masking_warnings("after", after, cfg)],
     }
 
 
@@ -197,7 +197,7 @@ def _row(
     }
 
 
-def _masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig) -> Iterator[str]:
+def masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig) -> Iterator[str]:
     """An attack that does less than noise has found no gradient: its numbers then say nothing of robustness."""
     for radius in cfg.radii:
         noise, attacked = (

@@ -116,6 +116,7 @@ def measure_geometry(
     seed: int = 0,
     batch_size: int = 64,
     progress: bool = False,
+    on_draws: Optional[Callable[[str, Draws], None]] = None,
 ) -> dict:
     """The record of all models, ready for JSON.
 
@@ -123,6 +124,7 @@ def measure_geometry(
         models: name -> () -> `fastadv.Encoder`; one is held at a time.
         num_sentences: so many are drawn at most, distinct for the first model's tokenizer after truncation, the same
             for every model. The pairs are all taken.
+        on_draws: is given each model's name and its `Draws`, over the same resamples for all.
 
     Returns:
         what was measured on; ``models``: for each its name, pooling, length, ``spectrum`` (singular values of the
@@ -146,6 +148,8 @@ def measure_geometry(
                 f"{name}: the model has no dropout, so two masks give one vector and alignment is not known"
             )
         draws = _draw(vectors, distances, seed)
+        if on_draws is not None:
+            on_draws(name, draws)
         rows.append(
             {
                 "model": name,

@@ -19,19 +19,27 @@ from fastadv.evaluation.scored_pairs import (
     read_sts_benchmark,
     read_sts_year,
 )
+from fastadv.evaluation.vector_cache import VectorCache, encode_distinct
 
 STS_SETS = (*STS_YEARS, "STS-B", "SICK-R")
 
 
 def evaluate_sts(
-    encoder, folder: str | Path, sets: Optional[Sequence[str]] = None, batch_size: int = 64, progress: bool = False
+    encoder,
+    folder: str | Path,
+    sets: Optional[Sequence[str]] = None,
+    batch_size: int = 64,
+    progress: bool = False,
+    cache_dir: Optional[str | Path] = None,
 ) -> Dict[str, float]:
     """Spearman × 100 on the test split of each set, and ``"mean"`` of them.
 
     Args:
-        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``.
+        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``; a `fastadv.Encoder`
+            where there is a ``cache_dir``.
         folder: SentEval's data folder, with ``STS/`` and ``SICK/`` in it.
         sets: some of STS12, ..., STS16, STS-B, SICK-R; by default all seven.
+        cache_dir: where vectors are kept for the next run; None: nowhere.
 
     Returns:
         ``{"STS12": ..., ..., "mean": ...}``; a correlation is nan where every pair has the same cosine.
@@ -41,21 +49,33 @@ def evaluate_sts(
             or vectors that are not finite.
     """
     pairs = read_sts_sets(folder, sets)
-    cosines = _cosines(encoder, list(pairs.values()), batch_size, progress)
-    scores = {name: _spearman(cosine, pairs[name]) for name, cosine in zip(pairs, cosines)}
+    cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
+    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress)
+    scores = {name: spearman_of(cosine, pairs[name].scores) for name, cosine in cosines.items()}
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
 
 def sts_dev(encoder, folder: str | Path, batch_size: int = 64) -> float:
     """Spearman × 100 on STS-B dev, the score that chooses weights."""
     pairs = read_sts_benchmark(_existing(folder), "dev")
-    return _spearman(_cosines(encoder, [pairs], batch_size)[0], pairs)
+    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
 
 
 def scored_pairs_spearman(encoder, file: str | Path, batch_size: int = 64) -> float:
     """Spearman × 100 on a user's own scored pairs (see :func:`fastadv.evaluation.scored_pairs.read_scored_pairs`)."""
     pairs = read_scored_pairs(file)
-    return _spearman(_cosines(encoder, [pairs], batch_size)[0], pairs)
+    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
+
+
+def sts_cosines(
+    encoder,
+    sets: Dict[str, ScoredPairs],
+    batch_size: int = 64,
+    cache: Optional[VectorCache] = None,
+    progress: bool = False,
+) -> Dict[str, np.ndarray]:
+    """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite."""
+    return dict(zip(sets, _cosines(encoder, list(sets.values()), batch_size, progress, cache)))
 
 
 def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> Dict[str, ScoredPairs]:
@@ -91,13 +111,12 @@ def _existing(folder: str | Path) -> Path:
     return folder
 
 
-def _cosines(encoder, sets: List[ScoredPairs], batch_size: int, progress: bool = False) -> List[np.ndarray]:
+def _cosines(
+    encoder, sets: List[ScoredPairs], batch_size: int, progress: bool = False, cache: Optional[VectorCache] = None
+) -> List[np.ndarray]:
     """Cosine of every pair, each distinct sentence encoded once (a third of the seven sets' sentences are repeats)."""
     texts = list(dict.fromkeys(text for pairs in sets for text in (*pairs.first, *pairs.second)))
-    vectors = np.asarray(encoder.encode_texts(texts, batch_size=batch_size, progress=progress), dtype=np.float64)
-    if not np.isfinite(vectors).all():
-        broken = int((~np.isfinite(vectors).all(axis=1)).sum())
-        raise UserError(f"the encoder gave vectors with NaN or infinity for {broken} of {len(texts)} sentences")
+    vectors = encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(norms > 0, norms, 1)
     row_of = {text: row for row, text in enumerate(texts)}
@@ -105,8 +124,8 @@ def _cosines(encoder, sets: List[ScoredPairs], batch_size: int, progress: bool =
     return [np.einsum("nd,nd->n", unit[first], unit[second]) for first, second in rows]
 
 
-def _spearman(cosines: np.ndarray, pairs: ScoredPairs) -> float:
+def spearman_of(cosines: Sequence[float], scores: Sequence[float]) -> float:
     """Rank correlation × 100; undefined (nan) where one side is constant or there is a single pair."""
-    if len(pairs) < 2 or np.ptp(cosines) == 0 or np.ptp(pairs.scores) == 0:
+    if len(scores) < 2 or np.ptp(cosines) == 0 or np.ptp(scores) == 0:
         return float("nan")
-    return 100 * float(spearmanr(cosines, pairs.scores).statistic)
+    return 100 * float(spearmanr(cosines, scores).statistic)

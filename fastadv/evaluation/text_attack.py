@@ -41,7 +41,7 @@ RECIPES = (*TEXTATTACK_RECIPES, *WORD_RECIPES)
 
 DEFAULT_MAX_SECONDS = 120.0
 
-_USED_BY: Dict[str, tuple] = {
+USED_BY: Dict[str, tuple] = {
     "word_sets": ("antonym", "synonym"),
     "mlm": NEEDS_MLM,
     "word_vectors": NEEDS_VECTORS,
@@ -96,7 +96,7 @@ class TextAttackSettings:
         # Not a number fails every comparison.
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise UserError(f"max_seconds {self.max_seconds}: expected more than 0")
-        for name, recipes in _USED_BY.items():
+        for name, recipes in USED_BY.items():
             if getattr(self, name) is not None and self.recipe not in recipes:
                 raise UserError(f"{name} is read by {', '.join(recipes)}; {self.recipe} has no use for it")
             if getattr(self, name) is None and name in _NEEDED and self.recipe in recipes:
@@ -127,7 +127,7 @@ class TextAttackSettings:
     def as_key(self) -> dict:
         """Plain values, with a hash of what lies in the files in place of their names."""
         values = asdict(self)
-        for name in _USED_BY:
+        for name in USED_BY:
             if values[name] is not None:
                 values[name] = hash_of_files(values[name])
         if self.uses_textattack:

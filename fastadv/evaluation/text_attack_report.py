@@ -59,7 +59,7 @@ def summary(runs: Sequence[AttackedModel], protocol: Optional[Mapping[str, Any]]
         protocol = runs[0].facts.get("protocol", {}) if runs else {}
     return {
         "kind": "text attack",
-        "versions": {**versions(), "textattack": _version_of("textattack")},
+        "versions": {**versions(), "textattack": version_of("textattack")},
         "protocol": json_ready(dict(protocol)),
         "confidence": CONFIDENCE,
         "caps": [{**vars(cap)} for cap in CAPS],
@@ -90,7 +90,8 @@ def _labels(runs: Sequence[AttackedModel]) -> List[str]:
     return list(LabelMap.in_order(found).names) if found else []
 
 
-def _version_of(package: str) -> Optional[str]:
+def version_of(package: str) -> Optional[str]:
+    """None where the package is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

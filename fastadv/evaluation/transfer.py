@@ -56,7 +56,7 @@ AVERAGED = ("MR", "CR", "SUBJ", "MPQA", "SST-2", "MRPC")
 """whose mean is the average of RobustSentEmbed's table"""
 
 # Part of every kept result: raise it when equal vectors and labels would give other scores.
-_VERSION = 1
+_VERSION = 2
 
 _Cut = Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """features and labels to fit on, features and labels held out"""
@@ -79,6 +79,8 @@ class TransferResult:
     """the C that was chosen, of each fold where there are folds"""
     num_rows: int = 0
     """rows that were tested"""
+    outcomes: str = ""
+    """a 1 or a 0 a tested row, right or not, in the order of the rows: what two models are compared by"""
     seconds: float = 0.0
     """spent on encoding and fitting when it was computed"""
     warnings: List[str] = field(default_factory=list)
@@ -173,6 +175,8 @@ def transfer_record(results: Dict[str, TransferResult], settings: dict) -> dict:
         "scikit_learn": sklearn.__version__,
     }
     sets = {name: asdict(result) for name, result in results.items()}
+    for result in sets.values():
+        del result["outcomes"]
     return {**transfer_scores(results), "details": {**settings, **protocol, "sets": sets}}
 
 
@@ -255,7 +259,9 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         strengths, right = _cross_validate(x, y, folds, fitter)
         # SentEval's mean over folds, whose sizes differ by a row or two.
         accuracy = float(np.mean([fold.mean() for fold in right]))
-        num_right = int(sum(fold.sum() for fold in right))
+        is_right = np.empty(len(y), dtype=bool)
+        for (_, held_out), fold in zip(folds.split(x, y), right):
+            is_right[held_out] = fold
     else:
         test_x, tested = splits["test"]
         if "dev" in splits:
@@ -263,10 +269,11 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         else:
             strength = choose_strength(_cuts(x, y, folds), CROSS_VALIDATED_STRENGTHS, fitter)
         guessed = fitter.fit(x, y, strength).predict(test_x)
-        strengths, num_right = [strength], int((guessed == tested).sum())
-        accuracy = num_right / len(tested)
+        strengths, is_right = [strength], guessed == tested
+        accuracy = float(is_right.mean())
         if data.name == "MRPC":
             f1 = 100 * float(f1_score(tested, guessed, pos_label=data.class_names.index("equivalent")))
+    num_right = int(is_right.sum())
     interval = binomtest(num_right, len(tested)).proportion_ci(CONFIDENCE, method="wilson")
     majority = float(np.bincount(tested).max() / len(tested))
     return TransferResult(
@@ -277,6 +284,7 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         majority=100 * majority,
         strengths=strengths,
         num_rows=len(tested),
+        outcomes="".join("01"[right] for right in is_right.tolist()),
         seconds=time.perf_counter() - started,
         warnings=list(_warnings(data.name, fitter, num_right / len(tested), majority)),
     )

@@ -1,0 +1,149 @@
+"""``fastadv evaluate all``: parsing only. What it runs is `fastadv.evaluation.suite`."""
+
+import argparse
+import sys
+
+from fastadv.cli_parts import CACHE_DIR, add_command, add_encoder_options, check_out_folder, count_from, seed
+
+# As `fastadv.evaluation.suite_choice.PARTS`, which is not imported before it is needed.
+_PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
+
+
+def add_evaluate_all(kinds) -> None:
+    """Adds it to the kinds of ``fastadv evaluate``."""
+    about = "all of it on several systems: sts, transfer, geometry, adv-sts, attacks on embeddings and on texts"
+    parser = add_command(kinds, "all", _all, about)
+    add_encoder_options(
+        parser,
+        max_length=None,
+        pooling=None,
+        is_one=False,
+        about="[NAME=]DIR[,DIR...]: a system and its models, a seed each; once for each system, the first of which "
+        "the others are compared with",
+    )
+    parser.add_argument("--data", help="a folder in SentEval layout, for sts, transfer, geometry and adv-sts")
+    parser.add_argument("--out", required=True, help="a folder for the results; what is done in it is not run again")
+    parser.add_argument("--parts", nargs="+", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
+    parser.add_argument(
+        "--write_cards", action="store_true", help="write each model's scores into the README.md of its folder"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="of draws, attacks and resamples (default: 0)")
+    parser.add_argument(
+        "--cache_dir", default=CACHE_DIR, help=f"where vectors are kept for the next run (default: {CACHE_DIR})"
+    )
+    _add_attacks(parser)
+
+
+def _add_attacks(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("attacks")
+    group.add_argument("--labelled", default="demo:imdb", help="labelled texts to attack (default: demo:imdb)")
+    group.add_argument("--max_texts", type=count_from(1), default=200, help="of them, drawn (default: 200)")
+    group.add_argument("--split", default="test", help="the split of named labelled texts (default: test)")
+    group.add_argument("--field", default="text", help="the column of the text (default: text)")
+    group.add_argument("--label_field", default="label", help="the column of the class (default: label)")
+    group.add_argument("--max_pairs", type=count_from(2), help="pairs of adv-sts, drawn (default: all)")
+    group.add_argument(
+        "--recipes",
+        nargs="+",
+        metavar="RECIPE",
+        help="attacks on texts, as fastadv attack has them (default: pwws deepwordbug)",
+    )
+    group.add_argument("--adv_sts_recipe", default="pwws", help="the attack of adv-sts (default: pwws)")
+    group.add_argument("--no_control", action="store_true", help="leave out the controls of adv-sts")
+    group.add_argument(
+        "--epsilons",
+        nargs="+",
+        type=float,
+        metavar="RADIUS",
+        help="radii of PGD on classifiers (default: fastadv attack's)",
+    )
+    group.add_argument(
+        "--held_out",
+        default="demo:imdb-test",
+        help="sentences on which encoders without a head are attacked (default: demo:imdb-test)",
+    )
+    group.add_argument("--num_sentences", type=count_from(16), default=256, help="of them (default: 256)")
+    group.add_argument(
+        "--num_probe_sentences",
+        type=count_from(0),
+        default=256,
+        help="on which the sentiment probe is attacked, 0 for none (default: 256)",
+    )
+    group.add_argument("--max_queries", type=count_from(1), help="a text or a pair (default: no limit)")
+    group.add_argument(
+        "--max_seconds", type=float, default=120.0, help="a text or a pair, 0 for no limit (default: 120)"
+    )
+    group.add_argument("--mlm", metavar="DIR", help="a masked language model, for bae and bert-attack")
+    group.add_argument("--attack_data", metavar="DIR", help="what `fastadv prepare-attack-data` wrote")
+    group.add_argument("--word_vectors", metavar="FILE", help="for textfooler, textbugger and a2t")
+    group.add_argument("--word_sets", metavar="FILE", help="what `fastadv word-sets` wrote, for antonym and synonym")
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    from fastadv.evaluation.suite import Suite
+    from fastadv.evaluation.suite_choice import choose_parts
+    from fastadv.evaluation.suite_report import FILES, short_table
+    from fastadv.evaluation.vector_cache import checked_cache_folder
+
+    out = check_out_folder(arguments.out)
+    parts, named = choose_parts(_options(arguments, out))
+    suite = Suite(arguments.model, parts, out, arguments.seed, arguments.pooling, arguments.max_length, named)
+    if arguments.dry_run:
+        lines, is_missing = suite.plan()
+        print("\n".join([*lines, f"into {out}: {', '.join(FILES)}"]))
+        return int(is_missing)
+    checked_cache_folder(arguments.cache_dir)
+    evaluation = suite.run(sys.stderr.isatty(), say=lambda line: print(f"fastadv: {line}", file=sys.stderr, flush=True))
+    print(short_table(evaluation))
+    print(f"{out}: {', '.join(FILES)}")
+    if arguments.write_cards:
+        from fastadv.evaluation.model_card import write_cards
+
+        for path in write_cards(evaluation):
+            print(path)
+    return int(suite.is_missing(evaluation))
+
+
+def _options(arguments: argparse.Namespace, out):
+    from fastadv.config import EvaluationConfig
+    from fastadv.evaluation.attack_run import AttackedData
+    from fastadv.evaluation.attack_settings import AttackSettings
+    from fastadv.evaluation.suite_choice import SuiteOptions
+
+    labelled = AttackedData(
+        arguments.labelled,
+        split=arguments.split,
+        field=arguments.field,
+        label_field=arguments.label_field,
+        max_texts=arguments.max_texts,
+        seed=arguments.seed,
+    )
+    return SuiteOptions(
+        out=out,
+        data=arguments.data,
+        parts=None if arguments.parts is None else tuple(arguments.parts),
+        recipes=None if arguments.recipes is None else tuple(arguments.recipes),
+        adv_sts_recipe=arguments.adv_sts_recipe,
+        labelled=labelled,
+        max_pairs=arguments.max_pairs,
+        has_control=not arguments.no_control,
+        attack=AttackSettings(
+            epsilons=None if arguments.epsilons is None else tuple(arguments.epsilons), seed=arguments.seed
+        ),
+        of_encoders=EvaluationConfig(
+            num_sentences=arguments.num_sentences,
+            num_probe_sentences=arguments.num_probe_sentences,
+            held_out=arguments.held_out,
+            held_out_split=arguments.split,
+            seed=arguments.seed,
+        ),
+        max_queries=arguments.max_queries,
+        max_seconds=arguments.max_seconds or None,
+        word_sets=arguments.word_sets,
+        mlm=arguments.mlm,
+        word_vectors=arguments.word_vectors,
+        attack_data=arguments.attack_data,
+        seed=arguments.seed,
+        batch_size=arguments.batch_size,
+        cache_dir=arguments.cache_dir,
+    )
