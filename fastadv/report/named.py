@@ -1,0 +1,58 @@
+"""One name and one look for every system of the page, so that it is called and drawn alike in all sections."""
+
+from typing import Dict, List, NamedTuple, Sequence, Tuple, TypeVar
+
+from fastadv.evaluation.model_names import short_names
+from fastadv.report.records import EmbeddingAttack, Geometry, TextAttack
+from fastadv.report.sources import Source
+
+Kind = TypeVar("Kind")
+
+
+class Found(NamedTuple):
+    """A record, and where it is from."""
+
+    source: str
+    place: str
+    """within the source's folder; "" is the folder itself"""
+    record: object
+
+
+def found(sources: Sequence[Source], kind: str) -> List[Found]:
+    """All records of one kind, ``kind`` being the field of `Source`."""
+    return [Found(one.name, place, record) for one in sources for place, record in getattr(one, kind).items()]
+
+
+def system_names(records: Sequence[Found]) -> Dict[Tuple[str, str, str], str]:
+    """(source, place, the record's own name) -> what the page calls it.
+
+    A path is cut to what tells it from the record's others, and the source's name goes before it where another
+    source has a model of that name.
+    """
+    short: Dict[Tuple[str, str, str], str] = {}
+    for source, place, record in records:
+        own = _models(record)
+        for name, cut in zip(own, short_names(own) if len(own) > 1 else own):
+            short[source, place, name] = cut or name
+    sources_of: Dict[str, set] = {}
+    for (source, _, _), name in short.items():
+        sources_of.setdefault(name, set()).add(source)
+    return {key: f"{key[0]}: {name}" if len(sources_of[name]) > 1 else name for key, name in short.items()}
+
+
+def _models(record: object) -> List[str]:
+    if isinstance(record, EmbeddingAttack):
+        return list(record.models)
+    if isinstance(record, (TextAttack, Geometry)):
+        return [model.name for model in record.models]
+    raise TypeError(type(record).__name__)
+
+
+class Looks:
+    """Hands out numbers of looks, the same one for the same name."""
+
+    def __init__(self, names: Sequence[str] = ()):
+        self._numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
