@@ -170,7 +170,8 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart
 
 def _points(rows: List[dict], side: str) -> tuple:
     measured = [
-        Point(Estimate(float(row["radius"])), Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"])) for row in rows
+        Point(Estimate(float(row["radius"])), Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]))
+        for row in rows
     ]
     return (Point(Estimate(0.0), Estimate(1.0, 1.0, 1.0)), *measured)
 

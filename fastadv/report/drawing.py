@@ -74,7 +74,9 @@ def described(chart: Chart) -> str:
     for one in chart.series:
         if one.points and not one.is_faint:
             first, last = one.points[0].y.value, one.points[-1].y.value
-            parts.append(f"{one.name}: from {first:.4g} to {last:.4g}." if len(one.points) > 1 else f"{one.name}: {first:.4g}.")
+            parts.append(
+                f"{one.name}: from {first:.4g} to {last:.4g}." if len(one.points) > 1 else f"{one.name}: {first:.4g}."
+            )
     return visible(" ".join(parts))
 
 
@@ -121,7 +123,9 @@ def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequen
     banded = [point for point in one.points if point.y.low is not None and point.y.high is not None]
     if banded:
         lows, highs = [point.y.low for point in banded], [point.y.high for point in banded]
-        axes.fill_between([point.x.value for point in banded], lows, highs, color=look["color"], alpha=0.13, linewidth=0)
+        axes.fill_between(
+            [point.x.value for point in banded], lows, highs, color=look["color"], alpha=0.13, linewidth=0
+        )
     if one.is_faint:
         axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.4, label=label, gid=f"series-{number}")
         return
@@ -135,7 +139,10 @@ def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequen
 def _draw_points(axes: Axes, one: Series, number: int, label: str, colours: Sequence[str]) -> None:
     x, y = _values(one)
     look = _look(one, colours)
-    for xerr, yerr in (([_arms(point.x) for point in one.points], None), (None, [_arms(point.y) for point in one.points])):
+    for xerr, yerr in (
+        ([_arms(point.x) for point in one.points], None),
+        (None, [_arms(point.y) for point in one.points]),
+    ):
         arms = xerr or yerr
         if arms and any(map(any, arms)):
             arms = list(zip(*arms))
@@ -153,7 +160,12 @@ def _join(axes: Axes, chart: Chart, palette: Palette) -> None:
     for label, points in found.items():
         axes.plot(*zip(*points), color=palette.muted, linewidth=0.8, alpha=0.7, zorder=1)
         axes.annotate(
-            drawn_names([label])[0], points[0], xytext=(5, 5), textcoords="offset points", fontsize=8, color=palette.muted
+            drawn_names([label])[0],
+            points[0],
+            xytext=(5, 5),
+            textcoords="offset points",
+            fontsize=8,
+            color=palette.muted,
         )
 
 

@@ -2,11 +2,11 @@
 
 from typing import Dict, List, Sequence, Tuple
 
+from fastadv.report.chart import Chart, Point, Series
 from fastadv.report.named import Looks
 from fastadv.report.records import Evaluation, Number
 from fastadv.report.section import Html, Part, Section
 from fastadv.report.sources import Source
-from fastadv.report.chart import Chart, Point, Series
 from fastadv.report.table import Column, Estimate, Table
 from fastadv.report.words import bullets, paragraph
 
@@ -87,7 +87,9 @@ def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: Li
         name = f"{metric.replace('_', ' ')}{f', {unit}' if unit else ''}"
         title = " ".join(dict.fromkeys(text for text in (set_name, metric.replace("_", " ")) if text))
         key = f"evaluation-{_as_key('-'.join((part, set_name, metric)))}"
-        charts.append(Chart(key, title, "epsilon", name, tuple(series), f"{part}. Bands are 95 % intervals.", has_root_scale=True))
+        charts.append(
+            Chart(key, title, "epsilon", name, tuple(series), f"{part}. Bands are 95 % intervals.", has_root_scale=True)
+        )
     return charts
 
 
@@ -114,7 +116,9 @@ def _differences(evaluations: Sequence[Tuple[str, Evaluation]]) -> Table:
             what = f"{' '.join(filter(None, (row['set'], row['metric'].replace('_', ' '))))}{at}"
             names = [system_name(source, row[side], evaluations) for side in ("system", "baseline")]
             lines.append([*names, row["part"], what, row["test"], row["difference"], row["p_value"]])
-    return Table("evaluation-differences", "Differences to the baseline on the same rows [95 % interval]", columns, lines)
+    return Table(
+        "evaluation-differences", "Differences to the baseline on the same rows [95 % interval]", columns, lines
+    )
 
 
 def _as_key(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a folder holds for the report: a run, an evaluation, attacks, a geometry; several of them where it has several."""
+"""What a folder holds for the report: a run, an evaluation, attacks, a geometry, or several of them."""
 
 import json
 import os
@@ -111,7 +111,9 @@ def _read_run(source: Source) -> None:
     unread = num_unread_lines(source.folder / "metrics.jsonl")
     if unread:
         source.notes.append(f"metrics.jsonl: {unread:,} line{'s' * (unread > 1)} could not be read")
-    if run.series or run.results or run.config:
+    # A run that has just begun has logged nothing: it is one all the same.
+    has_begun = "metrics.jsonl" in present and not unread
+    if has_begun or run.series or run.results or run.config:
         source.run = run
 
 
@@ -154,5 +156,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!r}"
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-

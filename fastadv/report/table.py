@@ -78,12 +78,12 @@ class Table:
 
     def markdown(self) -> str:
         """Under its caption; what Markdown or HTML would read as its own is escaped."""
-        lines = ["| " + " | ".join(_in_markdown(column.name) for column in self.columns) + " |"]
+        lines = ["| " + " | ".join(in_markdown(column.name) for column in self.columns) + " |"]
         lines.append("|" + "|".join("---" if column.is_text else "---:" for column in self.columns) + "|")
         for row in self.rows:
-            cells = (_in_markdown(shown_cell(cell, column)) for cell, column in zip(row, self.columns))
+            cells = (in_markdown(shown_cell(cell, column)) for cell, column in zip(row, self.columns))
             lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join([_in_markdown(self.caption), "", *lines, ""])
+        return "\n".join([in_markdown(self.caption), "", *lines, ""])
 
     def write_csv(self, path: Path) -> None:
         """Numbers as they are; an interval takes three columns; an empty cell is not known."""
@@ -134,7 +134,8 @@ def _css(column: Column) -> str:
     return ' class="words"' if column.is_text else ""
 
 
-def _in_markdown(text: str) -> str:
+def in_markdown(text: str) -> str:
+    """With what Markdown or HTML would read as its own escaped."""
     text = escape(visible(text), quote=False)
     for letter in "\\`*_[]|":
         text = text.replace(letter, f"\\{letter}")

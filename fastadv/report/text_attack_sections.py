@@ -59,7 +59,12 @@ def _rates(records: Sequence[Found], names: dict, attacks: dict) -> Table:
     columns = [Column("model", is_text=True), Column("attack", is_text=True), Column("texts")]
     columns += [Column("accuracy, %", ".1f", True), Column("after, %", ".1f", True), Column("attacked")]
     columns += [Column("success, %" if cap.name == "any" else f"{cap.words}, %", ".1f", True) for cap in CAPS]
-    columns += [Column("queries", ".1f", True), Column("words changed", ".1f", True), Column("skipped"), Column("errors")]
+    columns += [
+        Column("queries", ".1f", True),
+        Column("words changed", ".1f", True),
+        Column("skipped"),
+        Column("errors"),
+    ]
     lines = []
     for source, place, record in records:
         for model in record.models:
@@ -68,7 +73,9 @@ def _rates(records: Sequence[Found], names: dict, attacks: dict) -> Table:
             line += [shares["accuracy"], shares["robust_accuracy"], model.counts["attacked"]]
             line += [*(shares[cap.name] for cap in CAPS), model.queries, model.words_changed]
             lines.append([*line, model.counts["skipped"], model.counts["error"]])
-    caption = "Success is of the texts that were right before; at a cap, a success that changed more failed [95 % interval]"
+    caption = (
+        "Success is of the texts that were right before; at a cap, a success that changed more failed [95 % interval]"
+    )
     return Table("text-attacks", caption, columns, lines)
 
 
@@ -107,14 +114,18 @@ def _texts(records: Sequence[Found], names: dict, attacks: dict) -> Table:
     most = max(1, min(MAX_TEXTS_OF_MODEL, MAX_TEXTS // max(1, num_models)))
     for source, place, record in records:
         for own, rows in record.rows.items():
-            fooled = sorted((row for row in rows if row.outcome == SUCCEEDED), key=lambda r: (r.num_words_changed, r.row))
+            fooled = sorted(
+                (row for row in rows if row.outcome == SUCCEEDED), key=lambda r: (r.num_words_changed, r.row)
+            )
             for row in fooled[:most]:
                 if len(lines) >= MAX_TEXTS:
                     break
                 said = f"{row.predicted} → {row.predicted_adversarial}"
                 changed = f"{row.num_words_changed} of {row.num_words}"
                 line = [attacks[source, place], names[source, place, own], str(row.row), row.label, said, changed]
-                lines.append([*line, _joined(row.first, row.second), _joined(row.first_adversarial, row.second_adversarial)])
+                lines.append(
+                    [*line, _joined(row.first, row.second), _joined(row.first_adversarial, row.second_adversarial)]
+                )
                 body.append([*map(shown, line), _marked(row)])
     return Table("text-changes", "Texts that fooled a model", csv_columns, lines, html_body=body, html_columns=columns)
 

@@ -45,7 +45,11 @@ def training_section(runs: Dict[str, RunRecord]) -> List[Section]:
             label = "running mean" if smooth and len(runs) == 1 else name
             series.append(line_series(label, steps, smooth or values, look))
         if series:
-            is_mean = is_smoothed and len(runs) > 1 and any(running_mean(r.series.get(metric, ((), ()))[1]) for r in runs.values())
+            is_mean = (
+                is_smoothed
+                and len(runs) > 1
+                and any(running_mean(r.series.get(metric, ((), ()))[1]) for r in runs.values())
+            )
             note = " Running means over a twelfth of the run." if is_mean else ""
             key = f"training-{metric.replace('/', '-').replace('_', '-')}"
             charts.append(Chart(key, title, "step", title, tuple(series), f"{text}{note}").thinned())

@@ -10,8 +10,8 @@ import pytest
 from fastadv.config import EvaluationConfig
 from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.charts import running_mean
-from fastadv.evaluation.report import write_report
-from fastadv.evaluation.run_record import read_series
+from fastadv.report.run_record import read_series
+from fastadv.report.write import write_report
 
 VOID = {"meta", "br", "path", "use", "rect"}
 
@@ -87,7 +87,8 @@ def read_page(folder):
 
 def test_a_whole_run(tmp_path):
     text, page = read_page(write_run(tmp_path / "my <run>"))
-    assert page.tags.count("svg") == 2 + 5  # two attack curves; loss, gain, rate, speed, dev score
+    # Two attack curves; loss, gain, rate, speed, dev score; the probe, clean against attacked.
+    assert page.tags.count("svg") == 2 + 5 + 1
     shown = " ".join(page.texts)
     for expected in (
         "my <run>",
@@ -124,7 +125,7 @@ def test_charts_follow_the_theme(tmp_path):
     text, _ = read_page(write_run(tmp_path / "run"))
     drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", drawings))
-    assert not colours and "var(--after)" in drawings and "var(--ink)" in drawings
+    assert not colours and "var(--series-0)" in drawings and "var(--ink)" in drawings
     assert "prefers-color-scheme: dark" in text and "@media print" in text
 
 
@@ -136,7 +137,7 @@ def test_equal_runs_give_equal_pages(tmp_path):
 
 def test_a_run_that_was_not_measured(tmp_path):
     text, page = read_page(write_run(tmp_path / "run", with_results=False))
-    assert page.tags.count("svg") == 5 and "table" not in page.tags
+    assert page.tags.count("svg") == 5 and "Before and after" not in text
     assert not (tmp_path / "run" / "attack.png").exists()
 
 
