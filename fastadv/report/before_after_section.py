@@ -57,7 +57,9 @@ _MEANINGS = (
 
 _CURVES = ("retrieval", "centred_cosine")
 _BEFORE, _AFTER = 4, 0
-"""looks of the two series of one run: the page's colours of before and after"""
+"""looks of the two series of one run"""
+_SHARED = 6
+"""look, grey, of what all runs began from"""
 
 
 def results_sections(runs: Dict[str, RunRecord]) -> List[Section]:
@@ -156,7 +158,11 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart
         # Runs of one model share what was measured before them.
         is_shared = len(befores) == 1
         label = "before" if is_shared else f"{names[0]}, before"
-        series.append(Series(label, points, _BEFORE if len(runs) == 1 else 6, is_open=len(runs) > 1))
+        series.append(
+            Series(
+                label, points, _BEFORE if len(runs) == 1 else 6 if is_shared else looks[names[0]], is_open=len(runs) > 1
+            )
+        )
     return Chart(
         f"under-attack-{key.replace('_', '-')}",
         title,

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, Palette, frame
 from fastadv.evaluation.text_attack_page import visible
@@ -23,6 +24,8 @@ DASHES = ("solid", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.5, 2)), (0, (3, 1.
 
 _MAX_NAME = 30
 """letters of a series' name in a legend"""
+_MOST_TICKS = 12
+"""radii are written below the axis, steps are not"""
 _NUM_MARKERS = 8
 """along a long line"""
 
@@ -47,6 +50,8 @@ def chart_svg(chart: Chart, name: str) -> str:
     svg = svg[svg.index("<svg") :]
     # Ids of two drawings on one page would meet.
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r">\s+<", "><", re.sub(r"\s*\n\s*([MLCQz])\b ?", r"\1", svg))
     # A hundredth of a point is finer than any screen.
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
     for colour, variable in _VARIABLES.items():
@@ -100,6 +105,9 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
     if chart.has_root_scale:
         # Radii crowd near 0: the root spreads them.
         axes.set_xscale("function", functions=(lambda x: abs(x) ** 0.5, lambda x: x**2))
+    for axis in (axes.xaxis, axes.yaxis):
+        # Neither an offset nor a power of ten beside the axis: what a tick says is its value.
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
     by_series = dict(zip(map(id, named), names))
     for number, one in enumerate(chart.series):
         label = by_series.get(id(one), "_faint")
@@ -130,8 +138,9 @@ def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequen
         axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.4, label=label, gid=f"series-{number}")
         return
     every = max(1, len(x) // _NUM_MARKERS)
+    dash = (0, (1, 1.2)) if one.is_open else DASHES[one.look % len(DASHES)]
     axes.plot(
-        x, y, linewidth=1.7, linestyle=DASHES[one.look % len(DASHES)], label=label, gid=f"series-{number}",
+        x, y, linewidth=1.7, linestyle=dash, label=label, gid=f"series-{number}",
         markevery=(min(one.look, every - 1) if every > 1 else 0, every), markersize=4, clip_on=False, **look,
     )  # fmt: skip
 
@@ -157,12 +166,12 @@ def _join(axes: Axes, chart: Chart, palette: Palette) -> None:
     for one in chart.series:
         for point in one.points:
             found.setdefault(point.label, []).append((point.x.value, point.y.value))
-    for label, points in found.items():
+    for number, (label, points) in enumerate(found.items()):
         axes.plot(*zip(*points), color=palette.muted, linewidth=0.8, alpha=0.7, zorder=1)
         axes.annotate(
             drawn_names([label])[0],
             points[0],
-            xytext=(5, 5),
+            xytext=(6, (5, -12)[number % 2]),
             textcoords="offset points",
             fontsize=8,
             color=palette.muted,
@@ -178,17 +187,18 @@ def _set_ranges(axes: Axes, chart: Chart) -> None:
         low = found_low if low is None else min(low, *values)
         high = found_high if high is None else max(high, *values)
         axes.set_ylim(low, high)
-    if chart.has_root_scale:
+    ticks = sorted({point.x.value for one in chart.series for point in one.points})
+    if chart.is_line and 1 < len(ticks) <= _MOST_TICKS and ticks[0] >= 0:
         axes.set_xlim(left=0)
-        ticks = sorted({point.x.value for one in chart.series for point in one.points})
-        axes.set_xticks(ticks, _tick_labels(ticks))
+        axes.set_xticks(ticks, _tick_labels(ticks, 0.5 if chart.has_root_scale else 1.0))
         axes.minorticks_off()
 
 
-def _tick_labels(ticks: Sequence[float]) -> List[str]:
+def _tick_labels(ticks: Sequence[float], power: float) -> List[str]:
+    """Those that would lie on one another are left out."""
     labels, last, end = [], -1.0, max(ticks, default=1.0) or 1.0
     for tick in ticks:
-        at = (abs(tick) / end) ** 0.5
+        at = (tick / end) ** power
         is_apart = at - last >= 0.1
         labels.append(f"{tick:g}" if is_apart else "")
         last = at if is_apart else last

@@ -101,7 +101,7 @@ def _spreads(evaluations: Sequence[Tuple[str, Evaluation]]) -> Table:
         [system_name(source, n.system, evaluations), n.part, n.what, n.estimate.value, n.spread]
         for source, evaluation in evaluations
         for n in evaluation.numbers
-        if n.model is None and n.spread is not None
+        if n.model is None and n.spread is not None and n.estimate.value is not None
     ]
     return Table("evaluation-seeds", "How far seeds of one system differ", columns, lines)
 

@@ -26,18 +26,28 @@ def found(sources: Sequence[Source], kind: str) -> List[Found]:
 def system_names(records: Sequence[Found]) -> Dict[Tuple[str, str, str], str]:
     """(source, place, the record's own name) -> what the page calls it.
 
-    A path is cut to what tells it from the record's others, and the source's name goes before it where another
-    source has a model of that name.
+    A path is cut to what tells it from the record's others. One name in records of different attacks is one system;
+    where two records say something of that name about the same, the record's place goes before it.
     """
     short: Dict[Tuple[str, str, str], str] = {}
+    met: Dict[Tuple[object, str], set] = {}
     for source, place, record in records:
         own = _models(record)
         for name, cut in zip(own, short_names(own) if len(own) > 1 else own):
             short[source, place, name] = cut or name
-    sources_of: Dict[str, set] = {}
-    for (source, _, _), name in short.items():
-        sources_of.setdefault(name, set()).add(source)
-    return {key: f"{key[0]}: {name}" if len(sources_of[name]) > 1 else name for key, name in short.items()}
+            met.setdefault((_subject(record), cut or name), set()).add((source, place))
+    ambiguous = {name for (_, name), places in met.items() if len(places) > 1}
+    return {
+        (source, place, own): f"{'/'.join(filter(None, (source, place)))}: {name}" if name in ambiguous else name
+        for (source, place, own), name in short.items()
+    }
+
+
+def _subject(record: object) -> object:
+    """Equal for records whose models of one name would be two points of one thing."""
+    if isinstance(record, EmbeddingAttack):
+        return record.group
+    return record.attack if isinstance(record, TextAttack) else (record.data, record.positives)
 
 
 def _models(record: object) -> List[str]:

@@ -65,13 +65,14 @@ class Table:
             if self.html_body is not None:
                 cells = list(self.html_body[number])
             else:
-                cells = [escape(visible(shown_cell(cell, column))) for cell, column in zip(row, self.columns)]
+                cells = [_html_cell(cell, column) for cell, column in zip(row, self.columns)]
             first = f'<th scope="row"{_css(columns[0])}>{cells[0]}</th>'
             rest = "".join(f"<td{_css(c)}>{cell}</td>" for cell, c in zip(cells[1:], columns[1:]))
             body.append(f"<tr>{first}{rest}</tr>")
         lines = "\n".join(body)
+        kind = "texts" if self.html_body is not None else "data many" if len(columns) > 8 else "data"
         return (
-            f'<div class="scroll"><table class="{"texts" if self.html_body is not None else "data"}">'
+            f'<div class="scroll"><table class="{kind}">'
             f"<caption>{escape(visible(self.caption))}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table></div>\n"
         )
@@ -124,6 +125,14 @@ def shown_cell(cell: Cell, column: Column) -> str:
             return value
         return f"{value} [{_number(cell.low, column.form)}, {_number(cell.high, column.form)}]"
     return cell if isinstance(cell, str) else _number(cell, column.form)
+
+
+def _html_cell(cell: Cell, column: Column) -> str:
+    """The bounds of an interval stand under its value."""
+    value, bracket, bounds = shown_cell(cell, column).partition(" [") if isinstance(cell, Estimate) else ("", "", "")
+    if bracket:
+        return f'{escape(value)} <span class="bounds">[{escape(bounds)}</span>'
+    return escape(visible(shown_cell(cell, column)))
 
 
 def _number(value: float, form: str) -> str:

@@ -8,8 +8,8 @@ from fastadv.config import EvaluationConfig
 from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.geometry_of_models import write_geometry
 from fastadv.evaluation.text_attack_report import write_report as write_text_attack
-from fastadv.evaluation.text_attack_run import rows_files
 from fastadv.evaluation.text_attack_rows import write_rows
+from fastadv.evaluation.text_attack_run import rows_files
 from tests.evaluation.attacked_rows import LABELS, drawn_rows
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0)
@@ -45,7 +45,12 @@ def make_run(folder, num_lines=60, seed=0, objective="uscal", has_results=True):
         noise = rng.normal(scale=0.05)
         row = {"step": 10 * step, "loss": 2 / (1 + step / 20) + noise, "inner_gain": 0.1 + abs(noise), "lr": 1e-5}
         row |= {"uniformity": -2.0 + noise, "vector_rank": 40 + 10 * noise, "grad_norm": 1 + abs(noise)}
-        row |= {"time/data": 0.01, "time/forward": 0.1, "time/search": 0.25 + 0.1 * abs(noise), "time/adversarial": 0.15}
+        row |= {
+            "time/data": 0.01,
+            "time/forward": 0.1,
+            "time/search": 0.25 + 0.1 * abs(noise),
+            "time/adversarial": 0.15,
+        }
         row |= {"time/backward": 0.2, "time/optimizer": 0.05, "memory_gib": 1.5, "sentences_per_s": 42.0 + noise}
         lines.append(json.dumps(row))
     lines.append(json.dumps({"step": 10 * num_lines, "dev/score": 81.5, "time/eval": 0.5}))

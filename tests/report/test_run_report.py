@@ -4,14 +4,12 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
-from fastadv.config import EvaluationConfig
-from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.charts import running_mean
 from fastadv.report.run_record import read_series
 from fastadv.report.write import write_report
+from tests.report.made import results_of_a_run
 
 VOID = {"meta", "br", "path", "use", "rect"}
 
@@ -47,24 +45,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.texts.append(data)
-
-
-def results_of_a_run():
-    rng = np.random.default_rng(0)
-    names = ("retrieval@{}", "centred_cosine@{}", "cosine@{}", "noise_retrieval@{}")
-    arrays = {name.format(radius): rng.random(20) for name in names for radius in (0.1, 0.2)}
-    for radius in (0.1, 0.2):
-        arrays[f"noise_retrieval@{radius}"] = np.ones(20)
-    before = {**arrays, "alignment": rng.random(20), "vectors": rng.normal(size=(20, 4))}
-    before |= {
-        "probe@0": np.ones(18),
-        "probe_misspelt": np.ones(18),
-        "probe@0.025": np.ones(18),
-        "probe@0.05": np.zeros(18),
-    }
-    after = {name: values if name.startswith("noise") else values * 0.9 for name, values in before.items()}
-    after["vectors"] = before["vectors"] + 1
-    return compare(before, after, EvaluationConfig(radii=[0.1, 0.2], num_sentences=20))
 
 
 def write_run(folder, with_results=True):
