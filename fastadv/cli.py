@@ -25,6 +25,7 @@ from fastadv.cli_parts import (
     load_encoder,
 )
 from fastadv.cli_prepare_attack_data import add_prepare_attack_data
+from fastadv.cli_report import add_report
 from fastadv.cli_word_sets import add_word_sets
 from fastadv.errors import SaveFailed, UserError
 
@@ -39,6 +40,7 @@ examples:
   fastadv evaluate transfer --model runs/quickstart/model --data senteval/
   fastadv evaluate geometry --model demo:minilm --model runs/quickstart/model --data senteval/ --out geometry
   fastadv report runs/quickstart
+  fastadv report runs/a runs/b --out runs/compared
 
 `fastadv COMMAND --help` says more of each."""
 
@@ -81,7 +83,7 @@ def _build_parser() -> argparse.ArgumentParser:
     add_prepare_attack_data(commands)
     add_word_sets(commands)
     add_average(commands)
-    _add_report(commands)
+    add_report(commands)
     _add_reshape_checkpoint(commands)
     return parser
 
@@ -130,22 +132,6 @@ def _encode(arguments) -> None:
         f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']} "
         f"({summary['sentences_per_s']:.0f} sentences/s); {summary['lines']}"
     )
-
-
-def _add_report(commands) -> None:
-    parser = add_command(commands, "report", _report, "write report.html of a run folder anew")
-    parser.add_argument("run_folder", help="what train.output_dir named")
-
-
-def _report(arguments) -> None:
-    folder = _check_run_folder(arguments.run_folder)
-    if arguments.dry_run:
-        print(f"would write {folder / 'report.html'}")
-        return
-    from fastadv.evaluation.report import write_report
-
-    write_report(folder)
-    print(folder / "report.html")
 
 
 def _add_reshape_checkpoint(commands) -> None:

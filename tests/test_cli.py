@@ -125,11 +125,11 @@ def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
     for name in ("config.yaml", "metrics.jsonl"):
         (tmp_path / name).touch()
 
-    def write_report(folder):
+    def write_whole_report(folders, out):
         raise ZeroDivisionError("a bug")
 
-    broken = types.SimpleNamespace(write_report=write_report)
-    monkeypatch.setitem(sys.modules, "fastadv.evaluation.report", broken)
+    broken = types.SimpleNamespace(write_whole_report=write_whole_report, place_of=lambda *_: (tmp_path, tmp_path))
+    monkeypatch.setitem(sys.modules, "fastadv.report.write", broken)
     with pytest.raises(ZeroDivisionError):
         main(["report", str(tmp_path)])
 

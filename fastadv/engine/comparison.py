@@ -53,6 +53,6 @@ class Comparison:
 
     def write_report(self) -> None:
         """report.html of the run folder, which holds curves even where nothing was measured."""
-        from fastadv.evaluation.report import write_report
+        from fastadv.report.write import write_report
 
         write_report(self._run_folder)

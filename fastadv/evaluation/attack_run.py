@@ -33,6 +33,7 @@ from fastadv.evaluation.classifier_attack import (
     check_transfer,
     with_rows,
 )
+from fastadv.evaluation.model_names import short_names
 
 # Part of every key: raise it when the same settings would give other numbers.
 PARTS_VERSION = 1
@@ -294,15 +295,3 @@ def check_out(out: str) -> Path:
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in known):
         raise UserError(f"--out {out!r} holds something other than an attack; give a new or empty folder")
     return folder
-
-
-def short_names(models: Sequence[str]) -> List[str]:
-    """The models' paths without what all of them share at either end: runs/a/model and runs/b/model are a and b."""
-    if len(models) == 1:
-        return [model.rstrip("/") for model in models]
-    parts = [model.rstrip("/").split("/") for model in models]
-    while len({part[0] for part in parts}) == 1 and min(map(len, parts)) > 1:
-        parts = [part[1:] for part in parts]
-    while len({part[-1] for part in parts}) == 1 and min(map(len, parts)) > 1:
-        parts = [part[:-1] for part in parts]
-    return ["/".join(part) for part in parts]

@@ -1,7 +1,5 @@
-"""The report's curves: drawn once by matplotlib, as SVG that follows the page's theme or as a PNG on white."""
+"""How all charts look, and the curves of a run's attack.png; the report's own are in `fastadv.report.drawing`."""
 
-import io
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -10,9 +8,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-Series = Tuple[Sequence[float], Sequence[float]]
-"""steps, values"""
 
 PANEL_SIZE = (4.6, 3.1)
 """inches; a phone shows one panel across, a desk two"""
@@ -43,9 +38,6 @@ class Palette:
 
 PRINT = Palette(ink="#1c2430", muted="#5c6675", grid="#e3e7ec", before="#8a6d3b", after="#0b6e8a")
 
-# Colours that no chart uses by accident; each becomes a CSS variable of the page, which knows light from dark.
-_THEMED = Palette(ink="#010203", muted="#010204", grid="#010205", before="#010206", after="#010207")
-
 
 @dataclass(frozen=True)
 class AttackCurve:
@@ -74,14 +66,6 @@ def attack_curves(results: dict, keys: Sequence[str] = ("retrieval", "centred_co
     return curves
 
 
-def attack_svg(curve: AttackCurve, name: str) -> str:
-    """One curve as inline SVG; ``name`` keeps its ids apart from other drawings of the page."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=PANEL_SIZE, layout="constrained")
-        _draw_attack(figure.subplots(), curve, _THEMED)
-        return _inline_svg(figure, name, curve.title)
-
-
 def attack_png(curves: Sequence[AttackCurve], path: Path) -> None:
     """All curves side by side on white, 150 dots an inch."""
     with rc_context(STYLE):
@@ -91,23 +75,6 @@ def attack_png(curves: Sequence[AttackCurve], path: Path) -> None:
         FigureCanvasAgg(figure)
         # Date-free, so that equal results give equal bytes.
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
-
-
-def training_svg(series: Series, title: str, name: str, is_smoothed: bool) -> str:
-    """A quantity over training steps as inline SVG, thin as logged and thick as a running mean."""
-    steps, values = series
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.0, 2.4), layout="constrained")
-        axes = figure.subplots()
-        frame(axes, title, "step", _THEMED)
-        smooth = running_mean(values) if is_smoothed else None
-        single = {"marker": "o", "markersize": 3} if len(values) < 12 else {}
-        axes.plot(
-            steps, values, color=_THEMED.after, linewidth=0.8 if smooth else 1.8, alpha=0.45 if smooth else 1, **single
-        )
-        if smooth:
-            axes.plot(steps, smooth, color=_THEMED.after, linewidth=1.8)
-        return _inline_svg(figure, name, title)
 
 
 def running_mean(values: Sequence[float]) -> Optional[List[float]]:
@@ -153,19 +120,3 @@ def frame(axes: Axes, title: str, x_label: str, palette: Palette) -> None:
     for spine in axes.spines.values():
         spine.set_color(palette.muted)
         spine.set_linewidth(0.8)
-
-
-def _inline_svg(figure: Figure, name: str, title: str) -> str:
-    figure.patch.set_visible(False)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    # Ids of two drawings on one page would meet.
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    for field, colour in vars(_THEMED).items():
-        svg = svg.replace(colour, f"var(--{field})")
-    # Scaled by the page, not fixed in points.
-    svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1)
-    svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

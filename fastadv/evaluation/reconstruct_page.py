@@ -1,10 +1,10 @@
 """reconstruct.html: adversarial texts to look at, with the words that changed marked; one file, no network."""
 
 from html import escape
-from pathlib import Path
 from typing import List, Sequence
 
 from fastadv.evaluation.reconstruct import word_changes
+from fastadv.report.stylesheet import stylesheet
 
 MAX_SHOWN = 200
 """texts of a model, those of the smallest radius first; the table has all"""
@@ -22,7 +22,7 @@ def page(results: dict, examples: Sequence) -> str:
         results: what ``reconstruct.json`` holds.
         examples: `fastadv.evaluation.reconstruct_run.Example`, of all models.
     """
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8") + _STYLE
+    style = stylesheet() + _STYLE
     data = results["data"]
     lead = escape(f"{data['num_texts']:,} texts of {data['source']} ({data['split']})")
     sections = [f'<header><h1>Adversarial text</h1><p class="lead">{lead}</p></header>\n', _how(results)]

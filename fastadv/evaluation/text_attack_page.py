@@ -3,12 +3,12 @@
 import base64
 import unicodedata
 from html import escape
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from fastadv.evaluation.text_attack_control import AttackedModel
 from fastadv.evaluation.text_attack_rates import CAPS
 from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, TextAttackRow
+from fastadv.report.stylesheet import stylesheet
 
 MAX_SHOWN = 200
 """texts of a model, those of the fewest changes first; the rows' file has all"""
@@ -36,7 +36,7 @@ def page(results: dict, runs: Sequence[AttackedModel], picture: bytes) -> str:
         results: what ``text-attack.json`` holds.
         picture: the bytes of ``text-attack.png``.
     """
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8") + _STYLE
+    style = stylesheet() + _STYLE
     title = _title(results["protocol"])
     image = base64.b64encode(picture).decode()
     sections = [
@@ -65,8 +65,8 @@ def page(results: dict, runs: Sequence[AttackedModel], picture: bytes) -> str:
 """
 
 
-def shown(text: str) -> str:
-    """``text`` escaped, on its own in the order of letters; what is invisible is made visible."""
+def visible(text: str) -> str:
+    """``text`` with what is invisible made visible, so that it stays in the order of letters; not escaped."""
     letters = []
     for letter in text:
         kind = unicodedata.category(letter)
@@ -74,7 +74,12 @@ def shown(text: str) -> str:
             letters.append(f"⟨{ord(letter):04X}⟩")
         else:
             letters.append(letter)
-    return escape("".join(letters))
+    return "".join(letters)
+
+
+def shown(text: str) -> str:
+    """``visible(text)``, escaped."""
+    return escape(visible(text))
 
 
 def marked(before: str, after: str) -> str:

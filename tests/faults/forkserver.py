@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _IMPORTED = """
 deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.planning.plan
 fastadv.encoder.encoder fastadv.encoder.lora fastadv.evaluation.scored_pairs fastadv.evaluation.sts
-fastadv.evaluation.report fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
+fastadv.report.write fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
 docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
 pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model tokenizers
 torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto

@@ -62,18 +62,26 @@ def read_series(path: Path) -> Dict[str, Tuple[List[float], List[float]]]:
     """
     by_metric: Dict[str, Dict[float, float]] = {}
     for line in _text(path).split("\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        step = row.get("step") if isinstance(row, dict) else None
-        if not _is_number(step):
-            continue
-        for name, value in _flat(row):
+        row = _logged(line)
+        for name, value in _flat(row) if row else ():
             if _is_number(value) and name != "step":
-                by_metric.setdefault(name, {})[step] = value
+                by_metric.setdefault(name, {})[row["step"]] = value
     ordered = {name: sorted(points.items()) for name, points in by_metric.items()}
     return {name: ([step for step, _ in points], [value for _, value in points]) for name, points in ordered.items()}
+
+
+def num_unread_lines(path: Path) -> int:
+    """Lines of metrics.jsonl that `read_series` leaves out; 0 where there is no such file."""
+    return sum(_logged(line) is None for line in _text(path).split("\n") if line.strip())
+
+
+def _logged(line: str) -> Optional[dict]:
+    """The object of a line that names its step; None where it is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and _is_number(row.get("step")) else None
 
 
 def _flat(row: dict, prefix: str = ""):
@@ -91,17 +99,30 @@ def _is_number(value: object) -> bool:
 def _config(text: str) -> Dict[str, Any]:
     try:
         config = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 
 
+_ROW_NUMBERS = ("before", "after", "before_low", "before_high", "after_low", "after_high", "difference", "low", "high")
+
+
 def _results(path: Path) -> Optional[dict]:
+    """None where a row lacks what the page shows of it."""
     try:
         results = json.loads(_text(path))
-    except ValueError:
+        rows = results["rows"]
+        whole = all(
+            all(_is_number(row[name]) for name in _ROW_NUMBERS)
+            and all(isinstance(row[name], str) for name in ("key", "label", "better"))
+            and (row["radius"] is None or _is_number(row["radius"]))
+            for row in rows
+        )
+        counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])
+        is_known = all(_is_number(radius) for radius in results["radii"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return results if isinstance(results, dict) and results.get("rows") else None
+    return results if rows and whole and counts and is_known else None
 
 
 def _text(path: Path) -> str:

@@ -4,14 +4,12 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
-from fastadv.config import EvaluationConfig
-from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.charts import running_mean
-from fastadv.evaluation.report import write_report
-from fastadv.evaluation.run_record import read_series
+from fastadv.report.run_record import read_series
+from fastadv.report.write import write_report
+from tests.report.made import results_of_a_run
 
 VOID = {"meta", "br", "path", "use", "rect"}
 
@@ -49,24 +47,6 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def results_of_a_run():
-    rng = np.random.default_rng(0)
-    names = ("retrieval@{}", "centred_cosine@{}", "cosine@{}", "noise_retrieval@{}")
-    arrays = {name.format(radius): rng.random(20) for name in names for radius in (0.1, 0.2)}
-    for radius in (0.1, 0.2):
-        arrays[f"noise_retrieval@{radius}"] = np.ones(20)
-    before = {**arrays, "alignment": rng.random(20), "vectors": rng.normal(size=(20, 4))}
-    before |= {
-        "probe@0": np.ones(18),
-        "probe_misspelt": np.ones(18),
-        "probe@0.025": np.ones(18),
-        "probe@0.05": np.zeros(18),
-    }
-    after = {name: values if name.startswith("noise") else values * 0.9 for name, values in before.items()}
-    after["vectors"] = before["vectors"] + 1
-    return compare(before, after, EvaluationConfig(radii=[0.1, 0.2], num_sentences=20))
-
-
 def write_run(folder, with_results=True):
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("objective: <b>mine</b>\nencoder: {model: 'a & b'}\n")
@@ -87,7 +67,8 @@ def read_page(folder):
 
 def test_a_whole_run(tmp_path):
     text, page = read_page(write_run(tmp_path / "my <run>"))
-    assert page.tags.count("svg") == 2 + 5  # two attack curves; loss, gain, rate, speed, dev score
+    # Two attack curves; loss, gain, rate, speed, dev score; the probe, clean against attacked.
+    assert page.tags.count("svg") == 2 + 5 + 1
     shown = " ".join(page.texts)
     for expected in (
         "my <run>",
@@ -124,7 +105,7 @@ def test_charts_follow_the_theme(tmp_path):
     text, _ = read_page(write_run(tmp_path / "run"))
     drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", drawings))
-    assert not colours and "var(--after)" in drawings and "var(--ink)" in drawings
+    assert not colours and "var(--series-0)" in drawings and "var(--ink)" in drawings
     assert "prefers-color-scheme: dark" in text and "@media print" in text
 
 
@@ -136,7 +117,7 @@ def test_equal_runs_give_equal_pages(tmp_path):
 
 def test_a_run_that_was_not_measured(tmp_path):
     text, page = read_page(write_run(tmp_path / "run", with_results=False))
-    assert page.tags.count("svg") == 5 and "table" not in page.tags
+    assert page.tags.count("svg") == 5 and "Before and after" not in text
     assert not (tmp_path / "run" / "attack.png").exists()
 
 

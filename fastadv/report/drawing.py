@@ -1,0 +1,226 @@
+"""Draws a chart by matplotlib: as SVG that follows the page's theme, or as PNG on white."""
+
+import io
+import re
+import warnings
+from html import escape
+from pathlib import Path
+from typing import List, Sequence, Tuple
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, Palette, frame
+from fastadv.evaluation.text_attack_page import visible
+from fastadv.report.chart import Chart, Series
+
+# Okabe and Ito's, told apart under every common colour blindness, less the yellow that paper swallows.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#a6598a", "#b07800", "#3a9bd1", "#444b57", "#7a4f1d")
+MARKERS = "osD^vPX*"
+DASHES = ("solid", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.5, 2)), (0, (3, 1.5)))
+
+_MAX_NAME = 30
+"""letters of a series' name in a legend"""
+_MOST_TICKS = 12
+"""radii are written below the axis, steps are not"""
+_NUM_MARKERS = 8
+"""along a long line"""
+
+# Colours that no chart uses by accident; each becomes a CSS variable of the page, which knows light from dark.
+_THEMED = Palette(ink="#010203", muted="#010204", grid="#010205", before="#010206", after="#010207")
+_THEMED_SERIES = tuple(f"#01030{i}" for i in range(len(COLOURS)))
+_VARIABLES = {**{colour: field for field, colour in vars(_THEMED).items()}}
+_VARIABLES |= {colour: f"series-{i}" for i, colour in enumerate(_THEMED_SERIES)}
+
+_SETTINGS = {**STYLE, "path.simplify": False, "text.parse_math": False}
+
+
+def chart_svg(chart: Chart, name: str) -> str:
+    """Inline SVG; ``name`` keeps its ids apart from other drawings of the page."""
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure = _figure(chart, _THEMED, _THEMED_SERIES)
+        figure.patch.set_visible(False)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Ids of two drawings on one page would meet.
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r">\s+<", "><", re.sub(r"\s*\n\s*([MLCQz])\b ?", r"\1", svg))
+    # A hundredth of a point is finer than any screen.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    # Scaled by the page, not fixed in points.
+    for side in ("width", "height"):
+        svg = re.sub(rf'<svg ([^>]*?){side}="[^"]*"', r"<svg \1", svg, count=1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(described(chart))}" ', 1)
+
+
+def chart_png(chart: Chart, path: Path) -> None:
+    """On white, 150 dots an inch."""
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure = _figure(chart, PRINT, COLOURS)
+        figure.set_facecolor("white")
+        FigureCanvasAgg(figure)
+        # Date-free, so that equal results give equal bytes.
+        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+
+
+def described(chart: Chart) -> str:
+    """The chart in words, for those who do not see it."""
+    parts = [f"{chart.title}. {chart.y_label} against {chart.x_label}."]
+    for one in chart.series:
+        if one.points and not one.is_faint:
+            first, last = one.points[0].y.value, one.points[-1].y.value
+            parts.append(
+                f"{one.name}: from {first:.4g} to {last:.4g}." if len(one.points) > 1 else f"{one.name}: {first:.4g}."
+            )
+    return visible(" ".join(parts))
+
+
+def drawn_names(names: Sequence[str]) -> List[str]:
+    """Short enough for a legend, and still told apart."""
+    shown = [visible(name) for name in names]
+    half = _MAX_NAME // 2 - 1
+    short = [name if len(name) <= _MAX_NAME else f"{name[:half]}…{name[-half:]}" for name in shown]
+    return [f"{name} ({i + 1})" if short.count(name) > 1 else name for i, name in enumerate(short)]
+
+
+def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
+    named = [one for one in chart.series if not one.is_faint]
+    names = drawn_names([one.name for one in named])
+    num_columns = 1 if max(map(len, names), default=0) > 22 else 2
+    num_lines = -(-len(names) // num_columns) if len(names) > 1 else 0
+    figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] + 0.19 * num_lines), layout="constrained")
+    axes = figure.subplots()
+    frame(axes, visible(chart.title), visible(chart.x_label), palette)
+    axes.set_ylabel(visible(chart.y_label), color=palette.muted)
+    if chart.has_root_scale:
+        # Radii crowd near 0: the root spreads them.
+        axes.set_xscale("function", functions=(lambda x: abs(x) ** 0.5, lambda x: x**2))
+    for axis in (axes.xaxis, axes.yaxis):
+        # Neither an offset nor a power of ten beside the axis: what a tick says is its value.
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
+    by_series = dict(zip(map(id, named), names))
+    for number, one in enumerate(chart.series):
+        label = by_series.get(id(one), "_faint")
+        (_draw_line if chart.is_line else _draw_points)(axes, one, number, label, colours)
+    if chart.joins_labels:
+        _join(axes, chart, palette)
+    _set_ranges(axes, chart)
+    if num_lines:
+        handles, labels = axes.get_legend_handles_labels()
+        legend = figure.legend(
+            handles, labels, loc="outside lower left", ncols=num_columns, frameon=False, fontsize=8.5, handlelength=2.6
+        )
+        for text in legend.get_texts():
+            text.set_color(palette.ink)
+    return figure
+
+
+def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequence[str]) -> None:
+    x, y = _values(one)
+    look = _look(one, colours)
+    banded = [point for point in one.points if point.y.low is not None and point.y.high is not None]
+    if banded:
+        lows, highs = [point.y.low for point in banded], [point.y.high for point in banded]
+        axes.fill_between(
+            [point.x.value for point in banded], lows, highs, color=look["color"], alpha=0.13, linewidth=0
+        )
+    if one.is_faint:
+        axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.4, label=label, gid=f"series-{number}")
+        return
+    every = max(1, len(x) // _NUM_MARKERS)
+    dash = (0, (1, 1.2)) if one.is_open else DASHES[one.look % len(DASHES)]
+    axes.plot(
+        x, y, linewidth=1.7, linestyle=dash, label=label, gid=f"series-{number}",
+        markevery=(min(one.look, every - 1) if every > 1 else 0, every), markersize=4, clip_on=False, **look,
+    )  # fmt: skip
+
+
+def _draw_points(axes: Axes, one: Series, number: int, label: str, colours: Sequence[str]) -> None:
+    x, y = _values(one)
+    look = _look(one, colours)
+    for xerr, yerr in (
+        ([_arms(point.x) for point in one.points], None),
+        (None, [_arms(point.y) for point in one.points]),
+    ):
+        arms = xerr or yerr
+        if arms and any(map(any, arms)):
+            arms = list(zip(*arms))
+            kept = {"xerr": arms} if xerr else {"yerr": arms}
+            axes.errorbar(x, y, linestyle="none", color=look["color"], elinewidth=1.1, capsize=2.5, **kept)
+    axes.plot(x, y, linestyle="none", label=label, gid=f"series-{number}", markersize=6.5, clip_on=False, **look)
+
+
+def _join(axes: Axes, chart: Chart, palette: Palette) -> None:
+    """A thin line through the points of each label, and the label at the last of them."""
+    found = {}
+    for one in chart.series:
+        for point in one.points:
+            found.setdefault(point.label, []).append((point.x.value, point.y.value))
+    for number, (label, points) in enumerate(found.items()):
+        axes.plot(*zip(*points), color=palette.muted, linewidth=0.8, alpha=0.7, zorder=1)
+        axes.annotate(
+            drawn_names([label])[0],
+            points[0],
+            xytext=(6, (5, -12)[number % 2]),
+            textcoords="offset points",
+            fontsize=8,
+            color=palette.muted,
+        )
+
+
+def _set_ranges(axes: Axes, chart: Chart) -> None:
+    low, high = chart.y_range
+    # Never narrower than what is drawn.
+    found_low, found_high = axes.get_ylim()
+    values = [part for one in chart.series for p in one.points for part in p.y if part is not None]
+    if values:
+        low = found_low if low is None else min(low, *values)
+        high = found_high if high is None else max(high, *values)
+        axes.set_ylim(low, high)
+    ticks = sorted({point.x.value for one in chart.series for point in one.points})
+    if chart.is_line and 1 < len(ticks) <= _MOST_TICKS and ticks[0] >= 0:
+        axes.set_xlim(left=0)
+        axes.set_xticks(ticks, _tick_labels(ticks, 0.5 if chart.has_root_scale else 1.0))
+        axes.minorticks_off()
+
+
+def _tick_labels(ticks: Sequence[float], power: float) -> List[str]:
+    """Those that would lie on one another are left out."""
+    labels, last, end = [], -1.0, max(ticks, default=1.0) or 1.0
+    for tick in ticks:
+        at = (tick / end) ** power
+        is_apart = at - last >= 0.1
+        labels.append(f"{tick:g}" if is_apart else "")
+        last = at if is_apart else last
+    return labels
+
+
+def _values(one: Series) -> Tuple[List[float], List[float]]:
+    return [point.x.value for point in one.points], [point.y.value for point in one.points]
+
+
+def _look(one: Series, colours: Sequence[str]) -> dict:
+    colour = colours[one.look % len(colours)]
+    look = {"color": colour, "marker": MARKERS[one.look % len(MARKERS)]}
+    return {**look, "markerfacecolor": "none"} if one.is_open else look
+
+
+def _arms(estimate) -> Tuple[float, float]:
+    """Down and up; rounding must not make one negative."""
+    if estimate.low is None or estimate.high is None:
+        return 0.0, 0.0
+    return max(estimate.value - estimate.low, 0.0), max(estimate.high - estimate.value, 0.0)
+
+
+def _rounded(number: "re.Match") -> str:
+    return f"{float(number[0]):.2f}"

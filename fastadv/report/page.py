@@ -1,0 +1,88 @@
+"""report.html: one page that opens anywhere, without a network, a server or a script."""
+
+from typing import List, Optional, Sequence, Tuple
+
+from fastadv.evaluation.text_attack_page import shown
+from fastadv.report.before_after_section import definitions
+from fastadv.report.chart import Chart
+from fastadv.report.content import Content
+from fastadv.report.drawing import chart_svg
+from fastadv.report.section import Part, Section
+from fastadv.report.stylesheet import stylesheet
+from fastadv.report.table import Table
+from fastadv.report.words import bullets
+
+
+def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = None) -> str:
+    """The whole page.
+
+    Args:
+        files: name, what it is, and bytes of what lies in the folder of the one run that the page is of.
+    """
+    sections = [f'<header><h1>{shown(content.title)}</h1><p class="lead">{shown(content.lead)}</p></header>\n']
+    sections += [_section(section) for section in content.sections]
+    if files is not None:
+        sections.append(_files(files))
+    sections.append(_notes(content))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{shown(content.title)}: report</title>
+<style>
+{stylesheet()}</style>
+</head>
+<body>
+{"".join(sections)}</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    """Charts that follow each other stand side by side where there is room."""
+    parts = [f"<h2>{shown(section.title)}</h2>\n"] if section.title else []
+    charts: List[str] = []
+    for part in [*section.parts, None]:
+        if isinstance(part, Chart):
+            charts.append(_figure(part))
+            continue
+        if charts:
+            parts.append(f'<div class="charts">{"".join(charts)}</div>\n')
+            charts = []
+        parts.append("" if part is None else _html(part))
+    return "".join(parts)
+
+
+def _html(part: Part) -> str:
+    return part.html() if isinstance(part, Table) else part.text
+
+
+def _figure(chart: Chart) -> str:
+    caption = f"<figcaption>{shown(chart.caption)}</figcaption>"
+    return f'<figure id="chart-{chart.key}">{chart_svg(chart, chart.key)}{caption}</figure>'
+
+
+def _files(files: Sequence[Tuple[str, str, int]]) -> str:
+    rows = [(name, f"{what} ({_bytes(size)})") for name, what, size in files]
+    return f"<h2>In this folder</h2>\n{definitions([*rows, ('report.html', 'this page')])}"
+
+
+def _notes(content: Content) -> str:
+    parts = []
+    if content.notes:
+        parts.append(f'<h2>Could not be read</h2>\n<div class="warning">{bullets(content.notes)}</div>\n')
+    if content.missing:
+        missing = bullets(content.missing)
+        parts.append(
+            f'<h2>Not here</h2>\n<p class="note">Looked for and not found:</p>\n<div class="note">{missing}</div>\n'
+        )
+    return "".join(parts)
+
+
+def _bytes(size: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

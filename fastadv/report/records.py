@@ -1,0 +1,235 @@
+"""What evaluations and attacks have left, taken from their JSON into what the page shows.
+
+Each ``read_…`` takes what the file holds and raises KeyError, TypeError, ValueError or AttributeError where it is not
+what this version writes: the caller names the file. A share is of 1, as in the files.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from fastadv.evaluation.text_attack_page import class_word, recipe_name
+from fastadv.evaluation.text_attack_rates import CAPS
+from fastadv.evaluation.text_attack_rows import TextAttackRow
+from fastadv.report.table import Estimate
+
+
+@dataclass(frozen=True)
+class EmbeddingAttack:
+    """attack.json: accuracy against the radius."""
+
+    method: str
+    norm: str
+    data: str
+    group: tuple
+    """equal for attacks whose numbers compare: same texts, same settings but for the radii"""
+    models: Dict[str, List[Tuple[float, Estimate]]]
+    """name -> (radius, accuracy), radius 0 being no attack"""
+    warnings: List[str]
+
+
+@dataclass(frozen=True)
+class TextAttackOfModel:
+    """A line of text-attack.json's table."""
+
+    name: str
+    is_control: bool
+    counts: Dict[str, int]
+    shares: Dict[str, Estimate]
+    """accuracy, robust_accuracy, and success by the name of the cap"""
+    accuracy_drop: Optional[float]
+    queries: Estimate
+    words_changed: Estimate
+
+
+@dataclass(frozen=True)
+class TextAttack:
+    """text-attack.json, and the rows beside it."""
+
+    attack: str
+    class_word: str
+    models: List[TextAttackOfModel]
+    findings: List[str]
+    rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GeometryOfModel:
+    """A point of the plane; the alignment of a model without dropout may not be known."""
+
+    name: str
+    quantities: Dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """geometry.json."""
+
+    data: str
+    positives: str
+    num_sentences: int
+    models: List[GeometryOfModel]
+
+
+@dataclass(frozen=True)
+class Number:
+    """One of evaluation.json's."""
+
+    part: str
+    set: str
+    metric: str
+    epsilon: Optional[float]
+    system: str
+    model: Optional[str]
+    """None: the mean over the system's models"""
+    estimate: Estimate
+    spread: Optional[float]
+    num: Optional[int]
+    unit: str
+    better: Optional[str]
+    why: Optional[str]
+
+    @property
+    def what(self) -> str:
+        """The number in words, without the system."""
+        at = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
+        unit = f" ({self.unit})" if self.unit else ""
+        name = " ".join(dict.fromkeys(part for part in (self.set, self.metric.replace("_", " ")) if part))
+        return f"{name}{at}{unit}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """evaluation.json."""
+
+    systems: List[str]
+    parts: Dict[str, Tuple[str, Optional[str]]]
+    """name -> status, why"""
+    numbers: List[Number]
+    differences: List[dict]
+    warnings: List[str]
+
+
+def read_embedding_attack(found: dict) -> EmbeddingAttack:
+    settings = found["settings"]
+    data = found["data"]
+    others = sorted((name, repr(value)) for name, value in settings.items() if name != "epsilons")
+    models, warnings = {}, []
+    for model in found["models"]:
+        curve = {0.0: _estimate(model["accuracy"])}
+        curve.update({_finite(row["epsilon"]): _estimate(row["accuracy"]) for row in model["epsilons"]})
+        models[_text(model["name"])] = [(e, a) for e, a in sorted(curve.items()) if a.value is not None]
+        warnings += [f"{model['name']}: {warning}" for warning in model.get("warnings", [])]
+    return EmbeddingAttack(
+        method=_text(settings["method"]),
+        norm=_text(settings["norm"]),
+        data=f"{data['num_texts']:,} texts of {data['source']} ({data['split']})",
+        group=(data.get("hash"), *others),
+        models=models,
+        warnings=warnings,
+    )
+
+
+def read_text_attack(found: dict) -> TextAttack:
+    if found["kind"] != "text attack":
+        raise ValueError(f"kind {found['kind']!r}")
+    models = []
+    for model in found["models"]:
+        rates = model["rates"]
+        shares = {name: _estimate(rates[name]) for name in ("accuracy", "robust_accuracy")}
+        shares |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
+        counts = {name: _count(rates[f"num_{name}"]) for name in ("texts", "attacked", "skipped", "error")}
+        drop = rates["accuracy_drop"]
+        models.append(
+            TextAttackOfModel(
+                name=_text(model["name"]),
+                is_control=bool(model.get("control")),
+                counts=counts,
+                shares=shares,
+                accuracy_drop=None if drop is None else _finite(drop),
+                queries=_estimate(rates["queries"]),
+                words_changed=_estimate(rates["words_changed"]),
+            )
+        )
+    title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"
+    findings = [_text(one["sentence"]) for one in found["findings"]]
+    return TextAttack(_text(title), class_word(found), models, findings)
+
+
+def read_geometry(found: dict) -> Geometry:
+    models = [
+        GeometryOfModel(_text(row["model"]), {name: _estimate(one) for name, one in row["quantities"].items()})
+        for row in found["models"]
+    ]
+    if any("uniformity" not in model.quantities for model in models):
+        raise ValueError("a model has no uniformity")
+    return Geometry(_text(found["data"]), _text(found["positives"]), _count(found["num_sentences"]), models)
+
+
+def read_evaluation(found: dict) -> Evaluation:
+    if found["format"] != 1:
+        raise ValueError(f"format {found['format']!r}, expected 1")
+    parts = {
+        _text(name): (_text(part["status"]), None if part.get("why") is None else _text(part["why"]))
+        for name, part in found["parts"].items()
+    }
+    return Evaluation(
+        systems=[_text(system["name"]) for system in found["systems"]],
+        parts=parts,
+        numbers=[_read_number(row) for row in found["numbers"]],
+        differences=[_read_difference(row) for row in found["differences"]],
+        warnings=[_text(warning) for warning in found.get("warnings", [])],
+    )
+
+
+def _read_number(row: dict) -> Number:
+    return Number(
+        part=_text(row["part"]),
+        set=_text(row.get("set") or ""),
+        metric=_text(row["metric"]),
+        epsilon=_maybe(row.get("epsilon")),
+        system=_text(row["system"]),
+        model=None if row.get("model") is None else _text(row["model"]),
+        estimate=_estimate(row),
+        spread=_maybe(row.get("spread")),
+        num=None if row.get("num") is None else _count(row["num"]),
+        unit=_text(row.get("unit") or ""),
+        better=row.get("better"),
+        why=None if row.get("why") is None else _text(row["why"]),
+    )
+
+
+def _read_difference(row: dict) -> dict:
+    words = {name: _text(row.get(name) or "") for name in ("part", "set", "metric", "system", "baseline", "test")}
+    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "num")}
+    return {**words, **numbers, "difference": _estimate(row)}
+
+
+def _estimate(found: dict) -> Estimate:
+    return Estimate(_maybe(found["value"]), _maybe(found.get("low")), _maybe(found.get("high")))
+
+
+def _maybe(value: Any) -> Optional[float]:
+    """None for None and for a number that is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is no number")
+    return float(value) if math.isfinite(value) else None
+
+
+def _finite(value: Any) -> float:
+    number = _maybe(value)
+    if number is None:
+        raise ValueError(f"{value!r} is no number")
+    return number
+
+
+def _count(value: Any) -> int:
+    return int(_finite(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,39 @@
+"""summary.md: the page's tables, for a reader of text."""
+
+from typing import List
+
+from fastadv.evaluation.text_attack_page import visible
+from fastadv.report.content import Content
+from fastadv.report.section import Section
+from fastadv.report.table import Table, in_markdown
+
+MAX_ROWS = 60
+"""of a table; the CSV has all"""
+
+
+def summary(content: Content) -> str:
+    """Markdown: sections, tables, names of the charts' files, and the notes."""
+    lines = [f"# {in_markdown(content.title)}", "", in_markdown(content.lead), ""]
+    for section in content.sections:
+        lines += _section(section)
+    for title, notes in (("Could not be read", content.notes), ("Looked for and not found", content.missing)):
+        if notes:
+            lines += [f"## {title}", "", *(f"* {in_markdown(note)}" for note in notes), ""]
+    return "\n".join(lines)
+
+
+def _section(section: Section) -> List[str]:
+    if not section.charts and not section.tables:
+        return []
+    lines = [f"## {visible(section.title) or 'Results'}", ""]
+    for table in section.tables:
+        rest = len(table.rows) - MAX_ROWS
+        lines.append(_head(table).markdown())
+        if rest > 0:
+            lines += [f"{rest:,} more rows are in tables/{table.key}.csv.", ""]
+    lines += [f"![{in_markdown(chart.title)}](figures/{chart.key}.png)" for chart in section.charts]
+    return [*lines, ""]
+
+
+def _head(table: Table) -> Table:
+    return Table(table.key, table.caption, table.columns, table.rows[:MAX_ROWS])
