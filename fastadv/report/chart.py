@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from fastadv.report.table import Estimate, plain, write_lines
 
 MAX_POINTS_OF_SERIES = 500
-MAX_POINTS = 900
+MAX_POINTS = 800
 """of a chart, all series together: a page of ten runs must open at once on a phone"""
 
 CSV_COLUMNS = ("series", "label", "x", "x_low", "x_high", "y", "y_low", "y_high", "num_points")

@@ -43,8 +43,8 @@ def test_what_lies_on_the_host_trains_the_same(tiny_bert_dir, stage, precision, 
     assert moved == [optimizer == "cpu", parameters == "cpu"]
     moved, expected, others = train(str(tiny_bert_dir), stage, precision)
     assert moved == [False, False]
-    if stage == 3 and optimizer == "cpu":
-        # The gradient norm is summed in another order there, and clips.
+    if optimizer == "cpu":
+        # The gradient norm is summed in another order there, and clips; on some processors the two sums are equal.
         assert found == pytest.approx(expected, rel=1e-6)
         # A step of Adam is about the rate, 1e-3, whatever the gradient, so where that is rounding, so is the step.
         for name, value in weights.items():

@@ -259,7 +259,7 @@ def test_models_that_do_not_work_leave_the_others_theirs(hostile, tmp_path, caps
 
 def test_data_that_are_not_right_are_n_a_and_the_rest_runs(folder, tmp_path, capsys):
     data = write_sts_benchmark(tmp_path / "senteval")
-    write_sets(data, ["SST-2", "MRPC"], num_rows=12)
+    write_sets(data, ["SST-2", "MRPC"], num_rows=40)
     (data / "STS/STSBenchmark/sts-test.csv").write_text("")
     sst = data / "SST/binary/sentiment-train"
     sst.write_text("".join(line[:-1] + "1\n" for line in sst.read_text().splitlines()))
@@ -277,7 +277,7 @@ def test_data_that_are_not_right_are_n_a_and_the_rest_runs(folder, tmp_path, cap
     assert "sts-test.csv" in parts["geometry"]["why"] and "none.json" in parts["text-synonym"]["why"]
     evaluation = evaluation_of(out)
     one_class = number_of(evaluation, set="SST-2", model=str(folder / "a"))
-    assert one_class["value"] is None and "all 24 rows of train" in one_class["why"]
+    assert one_class["value"] is None and "all 80 rows of train" in one_class["why"]
     assert number_of(evaluation, set="MRPC", metric="accuracy", model=str(folder / "a"))["value"] is not None
     assert number_of(evaluation, set="mean with TREC", model=str(folder / "a"))["value"] is None
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from fastadv.report.chart import CSV_COLUMNS, MAX_POINTS, MAX_POINTS_OF_SERIES, Chart, Point, Series, line_series
+from fastadv.report.chart import CSV_COLUMNS, MAX_POINTS, Chart, Point, Series, line_series
 from fastadv.report.content import content_of
 from fastadv.report.drawing import chart_png, chart_svg, drawn_names
 from fastadv.report.sources import read_sources
@@ -114,7 +114,7 @@ def test_a_chart_is_small_and_long_series_are_thinned_with_a_note(charts):
     for chart in charts:
         assert len(chart_svg(chart, chart.key)) <= 40_000, chart.key
     loss = next(chart for chart in charts if chart.key == "training-loss")
-    assert f"At most {MAX_POINTS_OF_SERIES} points a line are drawn, of up to 700 logged" in loss.caption
+    assert f"At most {MAX_POINTS // len(loss.series)} points a line are drawn, of up to 700 logged" in loss.caption
     assert {one.num_points for one in loss.series} == {700}
 
 
