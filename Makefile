@@ -9,7 +9,7 @@
 # make study-text-smoke
 #                   the same with a few texts: whether all of it runs
 # make test         sets up .venv and runs the tests, but for those of
-# make test-ranks   several processes that train together, and
+# make test-ranks   several processes that work together, and
 # make lint         ruff
 # make test-transformers
 #                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
@@ -92,14 +92,14 @@ study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
 
 # A file's tests stay in one process: some start several ranks once for all of them.
-RANKS := $(wildcard tests/engine/test_ranks_*.py) tests/engine/test_reshape.py tests/engine/test_launch.py
+WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)
 test: venv
-	$(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);) \
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(addprefix --ignore=,$(RANKS))
+	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m "not several_processes" -n $(TEST_PROCESSES) --dist loadfile
 
 # Each starts processes of its own: two at a time are enough.
 test-ranks: venv
-	$(BIN)/python -m pytest $(RANKS) -n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
+	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest tests/engine tests/evaluation -m several_processes \
+		-n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
 
 # The children of each process are forked from one that has imported everything. Two processes are enough: most of what
 # the tests wait for is a child.

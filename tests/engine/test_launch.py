@@ -13,6 +13,8 @@ from fastadv.config import load_config, to_yaml
 from fastadv.engine.checkpoint_folders import newest_checkpoint
 from fastadv.train import main
 
+pytestmark = pytest.mark.several_processes
+
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = str(ROOT / "fastadv" / "train.py")
 LAUNCH_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH", "DS_ACCELERATOR")

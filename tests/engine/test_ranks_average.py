@@ -7,6 +7,8 @@ from tests.conftest import write_tiny_bert
 from tests.ranks.average_worker import MODES, NUM_STEPS
 from tests.ranks.start import run_ranks
 
+pytestmark = pytest.mark.several_processes
+
 NAMES = [f"stage {stage}, {precision}" for stage, precision in MODES]
 UPDATES = "average_model.num_updates"
 

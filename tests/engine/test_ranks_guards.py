@@ -13,6 +13,8 @@ from tests.ranks.guards_worker import WHOLE_MODES
 from tests.ranks.objectives import STAGES
 from tests.ranks.start import run_ranks
 
+pytestmark = pytest.mark.several_processes
+
 MODES = [f"{stage}-{precision}" for stage, precision in ((0, "bf16"), *STAGES)]
 NAMED = {
     "z": "NonFiniteUpdate: step 1: the loss is nan; .* not finite: z of 1 of 8 sentences (rows 5); row 5: ",

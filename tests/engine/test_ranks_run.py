@@ -15,6 +15,8 @@ from tests.ranks.start import run_ranks
 
 from .conftest import OF_THE_MACHINE
 
+pytestmark = pytest.mark.several_processes
+
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 NAMES = [f"stage-{stage}-{precision}" for stage, precision in STAGES]
 

@@ -27,6 +27,8 @@ from tests.ranks.steps import (
     signs,
 )
 
+pytestmark = pytest.mark.several_processes
+
 
 def of_one_process(folder, case, num_rows, recorded, dtype=torch.float32):
     """Loss, gradients and table on the whole batch, in plain torch; signs of sign steps go to ``recorded``."""

@@ -11,6 +11,8 @@ from tests.ranks.nearness import assert_near, make_encoder_folder
 from tests.ranks.start import run_ranks
 from tests.ranks.taichi import CASES, CUT_UP, MUTANTS, of_one_process
 
+pytestmark = pytest.mark.several_processes
+
 
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):

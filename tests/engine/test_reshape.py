@@ -16,6 +16,8 @@ from fastadv.errors import UserError
 from tests.ranks.reshape_worker import config_of, go_on, start
 from tests.ranks.start import run_ranks
 
+pytestmark = pytest.mark.several_processes
+
 # Where the ways of one process and of two part: no optimizer pieces, pieces of groups, pieces of parameters.
 STAGES = ((0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "fp32"), (3, "bf16"))
 FROM_TWO = [(f"from-two-stage-{stage}-{precision}", str(stage), precision) for stage, precision in STAGES]

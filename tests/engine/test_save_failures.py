@@ -151,6 +151,7 @@ def test_what_else_a_full_disk_breaks_is_one_line_too(tmp_path):
             open(tmp_path / "nowhere")
 
 
+@pytest.mark.several_processes
 def test_two_ranks_agree_on_a_full_disk_on_damage_and_on_the_end(make_config, tmp_path):
     """What hits the second rank alone: the first neither waits for it nor goes on without it."""
     config = make_config(**{"engine.zero_stage": 2, "train.save_every": 2})

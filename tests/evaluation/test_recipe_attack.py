@@ -122,6 +122,7 @@ def test_rows_are_what_textattacks_own_wrapper_finds(folder, tmp_path, capfd, re
     assert "textattack:" in (tmp_path / "out" / "attack.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.several_processes
 def test_two_processes_give_the_rows_of_one(folder, tmp_path, capfd, recipe="deepwordbug"):
     run(arguments(folder, tmp_path / "one", recipe), capfd)
     printed = run(arguments(folder, tmp_path / "two", recipe, "--processes", 2), capfd)
@@ -232,6 +233,7 @@ def test_the_classifier_is_asked_for_gradients_by_a2t(folder, tmp_path):
     assert list(order) == sorted(range(5), key=lambda word: -sizes[word])
 
 
+@pytest.mark.several_processes
 def test_a_process_that_ends_is_an_error_of_its_text_alone(folder, tmp_path, capfd, monkeypatch):
     classifier = Classifier.from_pretrained(str(folder / "model"))
     labels = classifier.classify_texts(ATTACKED).argmax(axis=1).tolist()

@@ -204,6 +204,7 @@ def labels(folder):
     return [type("Row", (), {"label": data.label_map.names[label]}) for label in data.labels]
 
 
+@pytest.mark.several_processes
 def test_two_processes_give_the_rows_of_one(folder, tmp_path, capsys):
     run(arguments(folder, tmp_path / "one"), capsys)
     printed = run(arguments(folder, tmp_path / "two", "--processes", 2), capsys)
