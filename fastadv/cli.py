@@ -39,6 +39,7 @@ examples:
   fastadv attack --model runs/classifier/model --data demo:imdb --out runs/attack
   fastadv evaluate transfer --model runs/quickstart/model --data senteval/
   fastadv evaluate geometry --model demo:minilm --model runs/quickstart/model --data senteval/ --out geometry
+  fastadv evaluate all --model plain=runs/a/model --model robust=runs/b/model --data senteval/ --out evaluation
   fastadv report runs/quickstart
   fastadv report runs/a runs/b --out runs/compared
 

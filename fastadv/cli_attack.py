@@ -6,6 +6,7 @@ Attacks on text are parsed in `fastadv.cli_attack_text`.
 import argparse
 import sys
 
+from fastadv.cli_attack_parts import add_labelled_options, labelled_texts, run_or_describe
 from fastadv.cli_attack_text import add_text_attack_options, check_kind, run_text_attack
 from fastadv.cli_parts import add_command, count_from, seed
 from fastadv.errors import UserError
@@ -61,10 +62,7 @@ def add_attack(commands) -> None:
         "--keep_special_tokens", action="store_true", help="leave [CLS], [SEP] and their like unperturbed"
     )
     parser.add_argument("--seed", type=seed, default=0, help="of drawn texts and starts (default: 0)")
-    parser.add_argument("--split", default="test", help="the split of a named dataset (default: test)")
-    parser.add_argument("--field", default="text", help="the column of the text (default: text)")
-    parser.add_argument("--label_field", default="label", help="the column of the class (default: label)")
-    parser.add_argument("--pair_field", help="the column of the second text of pairs")
+    add_labelled_options(parser)
     parser.add_argument("--labels", nargs="+", metavar="CLASS", help="draw texts of these classes only")
     parser.add_argument("--max_texts", type=count_from(1), default=1000, help="texts drawn (default: 1000)")
     parser.add_argument("--max_length", type=count_from(3), help="tokens a text is cut to (default: the model's own)")
@@ -101,11 +99,9 @@ def _attack(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         has_checks=not arguments.no_checks,
     )
-    if arguments.dry_run:
-        run.check()
-        print(run.describe())
+    results = run_or_describe(run, arguments)
+    if results is None:
         return
-    results = run.run(progress=sys.stderr.isatty())
     print(text_table(results))
     print(f"{arguments.out}: {', '.join(FILES)}")
     for line in warning_lines(results):
@@ -113,18 +109,8 @@ def _attack(arguments: argparse.Namespace) -> None:
 
 
 def _data(arguments: argparse.Namespace):
-    from fastadv.evaluation.attack_run import AttackedData
-
-    return AttackedData(
-        source=arguments.data,
-        split=arguments.split,
-        field=arguments.field,
-        label_field=arguments.label_field,
-        pair_field=arguments.pair_field,
-        max_texts=arguments.max_texts,
-        seed=arguments.seed,
-        labels=None if arguments.labels is None else tuple(arguments.labels),
-    )
+    labels = None if arguments.labels is None else tuple(arguments.labels)
+    return labelled_texts(arguments, arguments.data, max_texts=arguments.max_texts, seed=arguments.seed, labels=labels)
 
 
 def _settings(arguments: argparse.Namespace, method: str):
@@ -160,9 +146,7 @@ def _reconstruct(arguments: argparse.Namespace) -> None:
         max_length=arguments.max_length,
         batch_size=arguments.batch_size,
     )
-    if arguments.dry_run:
-        run.check()
-        print(run.describe())
-        return
-    print(reconstruct_table(run.run(progress=sys.stderr.isatty())))
-    print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}")
+    results = run_or_describe(run, arguments)
+    if results is not None:
+        print(reconstruct_table(results))
+        print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}")

@@ -1,9 +1,9 @@
 """``fastadv attack --recipe``: parsing only. What it runs is `fastadv.evaluation.text_attack_run`."""
 
 import argparse
-import sys
 from typing import Dict
 
+from fastadv.cli_attack_parts import add_text_search_options, run_or_describe, text_search
 from fastadv.cli_parts import count_from
 from fastadv.errors import UserError
 
@@ -61,14 +61,9 @@ def add_text_attack_options(parser: argparse.ArgumentParser) -> None:
         help="what succeeds: another prediction, or the same after a change of the true class "
         "(default: remain for antonym and negation, else untargeted)",
     )
-    group.add_argument("--max_queries", type=count_from(1), help="queries a text (default: no limit)")
-    group.add_argument("--max_seconds", type=float, help="seconds a text, 0 for no limit (default: 120)")
     group.add_argument("--processes", type=count_from(1), help="processes that attack (default: 1)")
     group.add_argument("--threads", type=count_from(1), help="torch threads of each process (default: 1)")
-    group.add_argument("--mlm", metavar="DIR", help="a masked language model, for bae and bert-attack")
-    group.add_argument("--attack_data", metavar="DIR", help="what `fastadv prepare-attack-data` wrote")
-    group.add_argument("--word_vectors", metavar="FILE", help="for textfooler, textbugger and a2t")
-    group.add_argument("--word_sets", metavar="FILE", help="what `fastadv word-sets` wrote, for antonym and synonym")
+    add_text_search_options(group, "a text")
     group.add_argument(
         "--write-pairs",
         "--write_pairs",
@@ -107,11 +102,9 @@ def run_text_attack(arguments: argparse.Namespace, data) -> None:
         num_threads=arguments.threads or 1,
         pairs=arguments.write_pairs,
     )
-    if arguments.dry_run:
-        run.check()
-        print(run.describe())
+    results = run_or_describe(run, arguments)
+    if results is None:
         return
-    results = run.run(progress=sys.stderr.isatty())
     print(text_table(results))
     print(f"{arguments.out}: {', '.join(run.files)}")
     if run.pairs is not None:
@@ -119,21 +112,9 @@ def run_text_attack(arguments: argparse.Namespace, data) -> None:
 
 
 def _settings(arguments: argparse.Namespace):
-    from fastadv.evaluation.text_attack import DEFAULT_MAX_SECONDS, TextAttackSettings
+    from fastadv.evaluation.text_attack import TextAttackSettings
 
-    seconds = DEFAULT_MAX_SECONDS if arguments.max_seconds is None else arguments.max_seconds
     try:
-        return TextAttackSettings(
-            recipe=arguments.recipe,
-            goal=arguments.goal,
-            max_queries=arguments.max_queries,
-            max_seconds=None if seconds == 0 else seconds,
-            seed=arguments.seed,
-            batch_size=arguments.batch_size,
-            word_sets=arguments.word_sets,
-            mlm=arguments.mlm,
-            word_vectors=arguments.word_vectors,
-            attack_data=arguments.attack_data,
-        )
+        return TextAttackSettings(recipe=arguments.recipe, goal=arguments.goal, **text_search(arguments))
     except UserError as error:
         raise UserError(f"attack: {error}") from error

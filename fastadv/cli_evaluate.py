@@ -12,8 +12,8 @@ from pathlib import Path
 from fastadv.cli_evaluate_all import add_evaluate_all
 from fastadv.cli_evaluate_attacks import add_evaluate_attacks
 from fastadv.cli_parts import (
-    CACHE_DIR,
     Parser,
+    add_cache_dir,
     add_command,
     add_encoder_options,
     check_json,
@@ -46,14 +46,8 @@ def _add_sts(kinds) -> None:
     parser.add_argument(
         "--sets", nargs="+", metavar="SET", help="some of STS12 ... STS16, STS-B, SICK-R (default: all)"
     )
-    _add_cache_dir(parser, "vectors")
+    add_cache_dir(parser, "vectors")
     parser.add_argument("--out", help="a .json file for the scores")
-
-
-def _add_cache_dir(parser, what: str) -> None:
-    parser.add_argument(
-        "--cache_dir", default=CACHE_DIR, help=f"where {what} are kept for the next run (default: {CACHE_DIR})"
-    )
 
 
 def _sts(arguments) -> None:
@@ -93,7 +87,7 @@ def _add_transfer(kinds) -> None:
         "--sets", nargs="+", metavar="SET", help="some of MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC (default: all)"
     )
     parser.add_argument("--seed", type=seed, default=1111, help="of the folds (default: 1111, SentEval's)")
-    _add_cache_dir(parser, "vectors and finished sets")
+    add_cache_dir(parser, "vectors and finished sets")
     parser.add_argument("--out", help="a .json file for the scores and how they came about")
 
 

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from fastadv.cli_parts import CACHE_DIR, add_command, add_encoder_options, check_out_folder, count_from, seed
+from fastadv.cli_attack_parts import add_labelled_options, add_text_search_options, labelled_texts, text_search
+from fastadv.cli_parts import add_cache_dir, add_command, add_encoder_options, check_out_folder, count_from, seed
 
 # As `fastadv.evaluation.suite_choice.PARTS`, which is not imported before it is needed.
 _PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
@@ -28,9 +29,7 @@ def add_evaluate_all(kinds) -> None:
         "--write_cards", action="store_true", help="write each model's scores into the README.md of its folder"
     )
     parser.add_argument("--seed", type=seed, default=0, help="of draws, attacks and resamples (default: 0)")
-    parser.add_argument(
-        "--cache_dir", default=CACHE_DIR, help=f"where vectors are kept for the next run (default: {CACHE_DIR})"
-    )
+    add_cache_dir(parser, "vectors")
     _add_attacks(parser)
 
 
@@ -38,9 +37,7 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("attacks")
     group.add_argument("--labelled", default="demo:imdb", help="labelled texts to attack (default: demo:imdb)")
     group.add_argument("--max_texts", type=count_from(1), default=200, help="of them, drawn (default: 200)")
-    group.add_argument("--split", default="test", help="the split of named labelled texts (default: test)")
-    group.add_argument("--field", default="text", help="the column of the text (default: text)")
-    group.add_argument("--label_field", default="label", help="the column of the class (default: label)")
+    add_labelled_options(group, has_pairs=False)
     group.add_argument("--max_pairs", type=count_from(2), help="pairs of adv-sts, drawn (default: all)")
     group.add_argument(
         "--recipes",
@@ -69,14 +66,7 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
         default=256,
         help="on which the sentiment probe is attacked, 0 for none (default: 256)",
     )
-    group.add_argument("--max_queries", type=count_from(1), help="a text or a pair (default: no limit)")
-    group.add_argument(
-        "--max_seconds", type=float, default=120.0, help="a text or a pair, 0 for no limit (default: 120)"
-    )
-    group.add_argument("--mlm", metavar="DIR", help="a masked language model, for bae and bert-attack")
-    group.add_argument("--attack_data", metavar="DIR", help="what `fastadv prepare-attack-data` wrote")
-    group.add_argument("--word_vectors", metavar="FILE", help="for textfooler, textbugger and a2t")
-    group.add_argument("--word_sets", metavar="FILE", help="what `fastadv word-sets` wrote, for antonym and synonym")
+    add_text_search_options(group, "a text or a pair")
 
 
 def _all(arguments: argparse.Namespace) -> int:
@@ -106,25 +96,16 @@ def _all(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace, out):
     from fastadv.config import EvaluationConfig
-    from fastadv.evaluation.attack_run import AttackedData
     from fastadv.evaluation.attack_settings import AttackSettings
     from fastadv.evaluation.suite_choice import SuiteOptions
 
-    labelled = AttackedData(
-        arguments.labelled,
-        split=arguments.split,
-        field=arguments.field,
-        label_field=arguments.label_field,
-        max_texts=arguments.max_texts,
-        seed=arguments.seed,
-    )
     return SuiteOptions(
         out=out,
         data=arguments.data,
         parts=None if arguments.parts is None else tuple(arguments.parts),
         recipes=None if arguments.recipes is None else tuple(arguments.recipes),
         adv_sts_recipe=arguments.adv_sts_recipe,
-        labelled=labelled,
+        labelled=labelled_texts(arguments, arguments.labelled, max_texts=arguments.max_texts, seed=arguments.seed),
         max_pairs=arguments.max_pairs,
         has_control=not arguments.no_control,
         attack=AttackSettings(
@@ -137,13 +118,6 @@ def _options(arguments: argparse.Namespace, out):
             held_out_split=arguments.split,
             seed=arguments.seed,
         ),
-        max_queries=arguments.max_queries,
-        max_seconds=arguments.max_seconds or None,
-        word_sets=arguments.word_sets,
-        mlm=arguments.mlm,
-        word_vectors=arguments.word_vectors,
-        attack_data=arguments.attack_data,
-        seed=arguments.seed,
-        batch_size=arguments.batch_size,
+        **text_search(arguments),
         cache_dir=arguments.cache_dir,
     )

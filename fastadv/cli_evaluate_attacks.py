@@ -3,6 +3,13 @@
 import argparse
 import sys
 
+from fastadv.cli_attack_parts import (
+    add_labelled_options,
+    add_text_search_options,
+    labelled_texts,
+    run_or_describe,
+    text_search,
+)
 from fastadv.cli_parts import add_command, add_encoder_options, check_out_folder, count_from, seed
 
 # As `fastadv.evaluation.adv_sts.RECIPES`, which is not imported before it is needed.
@@ -37,12 +44,7 @@ def _add_adv_sts(kinds) -> None:
     parser.add_argument(
         "--side", choices=("both", "second"), default="both", help="which texts of a pair may change (default: both)"
     )
-    parser.add_argument("--max_queries", type=count_from(1), help="queries a pair (default: no limit)")
-    parser.add_argument("--max_seconds", type=float, default=120.0, help="a pair, 0 for no limit (default: 120)")
-    parser.add_argument("--mlm", metavar="DIR", help="a masked language model, for bae and bert-attack")
-    parser.add_argument("--attack_data", metavar="DIR", help="what `fastadv prepare-attack-data` wrote")
-    parser.add_argument("--word_vectors", metavar="FILE", help="for textfooler and textbugger")
-    parser.add_argument("--word_sets", metavar="FILE", help="what `fastadv word-sets` wrote, for synonym")
+    add_text_search_options(parser, "a pair")
     parser.add_argument("--seed", type=seed, default=0, help="of drawn pairs and of the attack (default: 0)")
     parser.add_argument("--no_control", action="store_true", help="leave out the first model with another's cosines")
     parser.add_argument("--out", required=True, help="a folder for the results; pairs that are done are not run again")
@@ -54,17 +56,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.text_attack_report import REPORT_FILES, text_table
 
     out = check_out_folder(arguments.out)
-    settings = TextAttackSettings(
-        recipe=arguments.recipe,
-        max_queries=arguments.max_queries,
-        max_seconds=arguments.max_seconds or None,
-        seed=arguments.seed,
-        batch_size=arguments.batch_size,
-        word_sets=arguments.word_sets,
-        mlm=arguments.mlm,
-        word_vectors=arguments.word_vectors,
-        attack_data=arguments.attack_data,
-    )
+    settings = TextAttackSettings(recipe=arguments.recipe, **text_search(arguments))
     data = AdvStsData.read(
         arguments.data,
         arguments.set,
@@ -83,11 +75,9 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
         max_length=arguments.max_length,
         has_control=not arguments.no_control,
     )
-    if arguments.dry_run:
-        run.check()
-        print(run.describe())
+    results = run_or_describe(run, arguments)
+    if results is None:
         return
-    results = run.run(progress=sys.stderr.isatty())
     print(text_table(results))
     print(spearman_lines(results))
     print(f"{out}: {', '.join(REPORT_FILES)}")
@@ -157,27 +147,16 @@ def _add_perturbation_map(kinds) -> None:
     parser.add_argument("--out", required=True, help="a folder for perturbation-map.png, .csv and .json")
     parser.add_argument("--leave_out", nargs="+", default=[], metavar="LABEL", help="classes to leave out, as neutral")
     parser.add_argument("--max_texts", type=count_from(4), default=500, help="texts drawn at most (default: 500)")
-    parser.add_argument("--split", default="test", help="the split of a named dataset (default: test)")
-    parser.add_argument("--field", default="text", help="the column of the text (default: text)")
-    parser.add_argument("--label_field", default="label", help="the column of the class (default: label)")
-    parser.add_argument("--pair_field", help="the column of the second text of pairs")
+    add_labelled_options(parser)
     parser.add_argument("--seed", type=seed, default=0, help="of the texts, the words and the map (default: 0)")
 
 
 def _perturbation_map(arguments: argparse.Namespace) -> None:
     from fastadv.data.word_sets import WordSets
-    from fastadv.evaluation.attack_run import AttackedData
     from fastadv.evaluation.perturbation_map import map_models, map_table, perturbed_texts, write_map
 
     models, out = _classifiers(arguments), check_out_folder(arguments.out)
-    source = AttackedData(
-        source=arguments.data,
-        split=arguments.split,
-        field=arguments.field,
-        label_field=arguments.label_field,
-        pair_field=arguments.pair_field,
-        max_texts=None,
-    )
+    source = labelled_texts(arguments, arguments.data, max_texts=None)
     source.check()
     word_sets = WordSets.load(arguments.word_sets)
     if arguments.dry_run:

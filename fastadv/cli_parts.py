@@ -7,7 +7,7 @@ from typing import Callable, Optional
 
 from fastadv.errors import UserError
 
-CACHE_DIR = "~/.cache/fastadv"
+_CACHE_DIR = "~/.cache/fastadv"
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -65,6 +65,13 @@ def seed(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _LARGEST_SEED:
         raise argparse.ArgumentTypeError(f"{text!r} given, expected a whole number from 0 to {_LARGEST_SEED}")
     return int(text)
+
+
+def add_cache_dir(parser, what: str) -> None:
+    """``--cache_dir``, of ``what``."""
+    parser.add_argument(
+        "--cache_dir", default=_CACHE_DIR, help=f"where {what} are kept for the next run (default: {_CACHE_DIR})"
+    )
 
 
 def check_json(path: str) -> Path:

@@ -13,6 +13,7 @@ import pytest
 
 import fastadv
 from fastadv.cli import main
+from fastadv.encoder import Encoder
 from fastadv.report import write
 
 ROOT = Path(__file__).parents[1]
@@ -153,27 +154,22 @@ def test_encode_refuses_a_length_above_the_positions(tiny_bert_dir, tmp_path, ca
     assert "65" in line and "64" in line
 
 
-def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, capsys):
+def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, capsys, monkeypatch):
     data = write_sick(tmp_path / "senteval")
-    arguments = [
-        "evaluate",
-        "sts",
-        "--model",
-        tiny_bert_dir,
-        "--data",
-        data,
-        "--sets",
-        "SICK-R",
-        "--max_length",
-        "32",
-    ]
-    arguments += ["--out", tmp_path / "scores.json"]
+    arguments = ["evaluate", "sts", "--model", tiny_bert_dir, "--data", data, "--sets", "SICK-R", "--max_length", "32"]
+    arguments += ["--out", tmp_path / "scores.json", "--cache_dir", tmp_path / "cache"]
     status, out, _ = run([*arguments, "--dry_run"], capsys)
     assert status == 0 and "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
     status, out, _ = run(arguments, capsys)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert status == 0 and set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
     assert f"{scores['SICK-R']:.2f}" in out
+
+    def encode_texts(*arguments, **options):
+        raise AssertionError("a second run reads what the first has kept")
+
+    monkeypatch.setattr(Encoder, "encode_texts", encode_texts)
+    assert run(arguments, capsys)[1] == out
 
 
 def test_report_says_what_it_would_write(tmp_path, capsys):
@@ -220,3 +216,12 @@ def test_train_help_lists_every_key_by_stage(capsys):
     assert "--objective_options.temperature" in out and "--config FILE" in out
     assert "Path to a configuration file" not in out
     assert not re.findall(r"--\w+\.\w+ \S+\s+\(type:", out), "a key without a word on what it is"
+
+
+def test_the_command_line_repeats_no_other_defaults():
+    """What the parsers say again, so that help needs no torch."""
+    from fastadv import cli_attack_parts, cli_evaluate_all
+    from fastadv.evaluation import suite_choice, text_attack
+
+    assert cli_attack_parts._MAX_SECONDS == text_attack.DEFAULT_MAX_SECONDS
+    assert cli_evaluate_all._PARTS == tuple(suite_choice.PARTS)

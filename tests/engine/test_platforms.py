@@ -75,7 +75,7 @@ def test_encode_and_evaluate_run_without_deepspeed(tiny_bert_dir, tmp_path):
     rows = "".join(f"{i}\tthe {word} was good\tthe plot\t{i}\tNEUTRAL\n" for i, word in enumerate(["film", "plot"], 1))
     (tmp_path / "SICK" / "SICK_test_annotated.txt").write_text(head + rows, encoding="utf-8")
     encode = "--input", tmp_path / "texts.txt", "--output", tmp_path / "vectors.npy"
-    evaluate = "--data", tmp_path, "--sets", "SICK-R", "--max_length", "60"
+    evaluate = "--data", tmp_path, "--sets", "SICK-R", "--max_length", "60", "--cache_dir", tmp_path / "cache"
     model = "--model", tiny_bert_dir
     printed = without_deepspeed(RUN, "encode", *model, *encode, "then", "evaluate", "sts", *model, *evaluate)
     assert "2 vectors of 32" in printed and "SICK-R" in printed
