@@ -67,7 +67,9 @@ quickstart: venv
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
-DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --no_small_radii --out runs/demo-supervised
+# One arm at a time, so that no core waits for the last one.
+DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --no_small_radii --no_distances --processes 1 --threads 2 \
+	--out runs/demo-supervised --train.num_epochs=2
 demo-supervised: venv
 	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study $(DEMO)
 

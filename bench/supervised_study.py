@@ -3,8 +3,8 @@
     python -m bench.supervised_study --out runs/study-supervised
 
 Every arm trains on the same reviews, in the same order, from the same weights and at the same rate, and is attacked on
-the same held-out ones. Arms run in processes of their own, one thread each; what an arm has finished is not done again,
-so the study can be stopped and gone on with. It ends in ``study.md``, ``study.png`` and ``study.json``.
+the same held-out ones. Arms run in processes of their own, by default of one thread each; what an arm has finished is
+not done again, so the study can be stopped and gone on with. It ends in ``study.md``, ``study.png`` and ``study.json``.
 """
 
 import argparse
@@ -42,7 +42,6 @@ SHARED = {
     "optimizer.warmup_ratio": "0.1",
     "optimizer.weight_decay": "0.01",
     "engine.precision": "bf16",
-    "engine.num_threads": "1",
     "evaluation.enabled": "false",
 }
 
@@ -61,7 +60,7 @@ OF_ARMS = {
 }
 
 
-def run_arm(arm: str, seed: int, folder: Path, num_texts: int, papers_epsilons: bool, overrides: list) -> None:
+def run_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) -> None:
     """Trains an arm in ``folder/run`` and attacks it; ``folder/measured.npz`` is written last."""
     import torch
 
@@ -71,23 +70,25 @@ def run_arm(arm: str, seed: int, folder: Path, num_texts: int, papers_epsilons: 
     from fastadv.evaluation.attack_settings import AttackSettings
     from fastadv.evaluation.classifier_attack import attack_classifier, with_rows
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     shared = [f"--{key}={value}" for key, value in {**SHARED, **OF_ARMS.get(arm, {})}.items()]
     own = ["--train.seed", str(seed), "--train.output_dir", str(folder / "run")]
-    config = load_config(f"configs/{arm}.yaml", [*shared, *own, *overrides])
+    own += ["--engine.num_threads", str(options.threads)]
+    config = load_config(f"configs/{arm}.yaml", [*shared, *own, *options.overrides])
     started = time.monotonic()
     Trainer(config).fit()
     seconds = {"train": time.monotonic() - started}
     classifier = Classifier.from_pretrained(str(folder / "run" / "model"))
     data = read_labelled("demo:imdb", split="test", label_map=classifier.label_map)
-    data = with_rows(data, range(num_texts))
-    epsilons = sorted({*EPSILONS, *(PAPERS_EPSILONS if papers_epsilons else ())})
+    data = with_rows(data, range(options.num_texts))
+    has_small_radii = seed == 0 and not options.no_small_radii
+    epsilons = sorted({*EPSILONS, *(PAPERS_EPSILONS if has_small_radii else ())})
     started = time.monotonic()
     found = attack_classifier(classifier, data, AttackSettings(epsilons=epsilons, measure_distances=False))
     # How far vectors move is measured with one seed: it wants another attack, on texts that are fooled already too.
     distances = {name: np.empty((len(EPSILONS), 0)) for name in ("distance_l2", "distance_cosine")}
-    if seed == 0:
-        few = with_rows(data, range(num_texts // 5))
+    if seed == 0 and not options.no_distances:
+        few = with_rows(data, range(options.num_texts // 5))
         moved = attack_classifier(classifier, few, AttackSettings(epsilons=EPSILONS))
         distances = {name: getattr(moved, name) for name in distances}
     seconds["attack"] = time.monotonic() - started
@@ -117,8 +118,9 @@ def start_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) ->
     if measured(folder) is None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bench.supervised_study", "--arm", arm, "--seeds", str(seed)]
-        command += ["--out", str(options.out), "--num_texts", str(options.num_texts)]
-        command += [*(["--no_small_radii"] if options.no_small_radii else []), *options.overrides]
+        command += ["--out", str(options.out), "--num_texts", str(options.num_texts), "--threads", str(options.threads)]
+        command += [f"--{name}" for name in ("no_small_radii", "no_distances") if getattr(options, name)]
+        command += options.overrides
         print(f"{arm}, seed {seed}: running ({folder / 'log.txt'})", flush=True)
         started = time.monotonic()
         with open(folder / "log.txt", "a") as log:
@@ -141,20 +143,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--num_texts", type=int, default=1000, help="held-out reviews that are attacked")
     parser.add_argument("--no_small_radii", action="store_true", help="leave out the papers' radii, which are small")
+    parser.add_argument("--no_distances", action="store_true", help="leave out how far vectors move")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="arms at a time")
+    parser.add_argument("--threads", type=int, default=1, help="of an arm's process (default: 1)")
     parser.add_argument("--arm", choices=ARMS, help=argparse.SUPPRESS)
     options, options.overrides = parser.parse_known_args()
     if options.arm is not None:
         (seed,) = options.seeds
         folder = folder_of(options.out, options.arm, seed)
-        run_arm(
-            options.arm,
-            seed,
-            folder,
-            options.num_texts,
-            seed == 0 and not options.no_small_radii,
-            options.overrides,
-        )
+        run_arm(options.arm, seed, folder, options)
         return
     started = time.monotonic()
     jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]

@@ -93,8 +93,10 @@ def report(arms: Dict[str, List[Arm]], epsilons: Sequence[float]) -> Tuple[str, 
     ]
     for number, epsilon in enumerate(epsilons):
         for name, field in (("‖h_adv − h‖₂", "distance_l2"), ("1 − cos(h_adv, h)", "distance_cosine")):
-            found = [[getattr(arm, field)[number] for arm in seeds] for seeds in arms.values()]
-            means = [np.mean(np.concatenate(of_seeds)) for of_seeds in found]
+            found = [np.concatenate([getattr(arm, field)[number] for arm in seeds]) for seeds in arms.values()]
+            if not all(len(of_seeds) for of_seeds in found):
+                continue
+            means = [of_seeds.mean() for of_seeds in found]
             lines.append("| " + " | ".join([f"{name}, ε = {epsilon:g}", *(f"{m:.3f}" for m in means)]) + " |")
     for number, name in enumerate(("training, s", "attack, s")):
         means = [np.mean([arm.seconds[number] for arm in seeds]) for seeds in arms.values()]

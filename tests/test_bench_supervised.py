@@ -45,6 +45,15 @@ def test_what_falls_short_is_marked():
     assert row["by_seed"] == [50, 45] and row["accuracy"] == 47.5 and row["change"] == pytest.approx(20)
 
 
+def test_distances_that_were_not_measured_have_no_row():
+    from dataclasses import replace
+
+    without = {"distance_l2": np.empty((2, 0)), "distance_cosine": np.empty((2, 0))}
+    assert "h_adv" in report(ARMS, (0.5, 1.0))[0]
+    arms = {name: [replace(arm, **without) for arm in seeds] for name, seeds in ARMS.items()}
+    assert "h_adv" not in report(arms, (0.5, 1.0))[0]
+
+
 def test_a_radius_of_one_seed_is_compared_with_that_seed_alone():
     arms = {
         "fine_tuning": [arm(160, [150, 100, 60], (0.1, 0.5, 1.0)), ARMS["fine_tuning"][1]],
