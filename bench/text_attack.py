@@ -26,7 +26,7 @@ from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.encoder import Encoder
 from fastadv.encoder.classification_head import draw_head
 from fastadv.encoder.classifier import Classifier
-from fastadv.evaluation.attack_run import AttackedData, hash_of_texts
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.classifier_attack import labels_of, with_rows
 from fastadv.evaluation.recipe_attack import RecipeAttack
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings, attack_text, seed_by

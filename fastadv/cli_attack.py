@@ -85,8 +85,9 @@ def _attack(arguments: argparse.Namespace) -> None:
     if arguments.method == "reconstruct":
         _reconstruct(arguments)
         return
+    from fastadv.evaluation.attack_parts import FILES
     from fastadv.evaluation.attack_report import text_table, warning_lines
-    from fastadv.evaluation.attack_run import FILES, AttackRun
+    from fastadv.evaluation.attack_run import AttackRun
 
     run = AttackRun(
         models=arguments.model,
@@ -133,7 +134,7 @@ def _settings(arguments: argparse.Namespace, method: str):
 
 
 def _reconstruct(arguments: argparse.Namespace) -> None:
-    from fastadv.evaluation.attack_run import RECONSTRUCT_FILES
+    from fastadv.evaluation.attack_parts import RECONSTRUCT_FILES
     from fastadv.evaluation.reconstruct_run import ReconstructRun, reconstruct_table
 
     run = ReconstructRun(

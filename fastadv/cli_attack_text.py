@@ -87,7 +87,7 @@ def run_text_attack(arguments: argparse.Namespace, data) -> None:
     """Runs the attack, or says what it would do.
 
     Args:
-        data: `fastadv.evaluation.attack_run.AttackedData`.
+        data: `fastadv.evaluation.attacked_data.AttackedData`.
     """
     from fastadv.evaluation.text_attack_report import text_table
     from fastadv.evaluation.text_attack_run import TextAttackRun

@@ -95,8 +95,8 @@ def _classifiers(arguments: argparse.Namespace) -> dict:
     """Name → () → classifier; refuses what can be found wrong without reading weights."""
     from fastadv.encoder.classifier import Classifier
     from fastadv.encoder.source import find_model
-    from fastadv.evaluation.attack_run import short_names
     from fastadv.evaluation.geometry_of_models import check_models
+    from fastadv.evaluation.model_names import short_names
 
     check_models(arguments.model)
     for model in arguments.model:

@@ -18,7 +18,8 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import check_out, part_path, short_names
+from fastadv.evaluation.attack_parts import check_out, part_path
+from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
 from fastadv.evaluation.similarity_victim import SIDES, Scale, SimilarityVictim
 from fastadv.evaluation.text_attack import (

@@ -16,18 +16,11 @@ import numpy as np
 from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.errors import UserError
+from fastadv.evaluation.attack_parts import fingerprint, hash_of_weights, part_path
 from fastadv.evaluation.attack_report import versions
-from fastadv.evaluation.attack_run import (
-    AttackedData,
-    check_out,
-    fingerprint,
-    hash_of_texts,
-    hash_of_weights,
-    part_path,
-    short_names,
-)
-from fastadv.evaluation.attack_settings import AttackSettings
-from fastadv.evaluation.classifier_attack import DEFAULT_BATCH_SIZE, labels_of
+from fastadv.evaluation.attack_run import AttackOnClassifiers
+from fastadv.evaluation.attacked_data import hash_of_texts
+from fastadv.evaluation.classifier_attack import labels_of
 from fastadv.evaluation.reconstruct import (
     TextPair,
     as_texts,
@@ -79,32 +72,16 @@ class Example:
 
 
 @dataclass(frozen=True)
-class ReconstructRun:
-    """What ``fastadv attack --method reconstruct`` runs."""
+class ReconstructRun(AttackOnClassifiers):
+    """What ``fastadv attack --method reconstruct`` runs.
 
-    models: Sequence[str]
-    data: AttackedData
-    settings: AttackSettings
-    """of k-PGD"""
-    out: str
-    transfer_from: Optional[str] = None
-    """the classifier that makes the texts for all models; None: each makes its own"""
-    perturb_at: str = "embedding"
-    max_length: Optional[int] = None
-    batch_size: int = DEFAULT_BATCH_SIZE
+    ``transfer_from`` makes the texts for all models; without it each makes its own.
+    """
 
     def __post_init__(self):
+        super().__post_init__()
         if self.settings.num_restarts > 1 or len(self.settings.step_sizes) > 1:
             raise UserError("reconstruct takes the end of one run: expected num_restarts 1 and one step size")
-
-    def check(self) -> None:
-        """UserError for what can be found wrong without reading weights or texts."""
-        from fastadv.encoder.source import find_model
-
-        check_out(self.out)
-        for model in (*self.models, *([self.transfer_from] if self.transfer_from else [])):
-            find_model(model).check_max_length(self.max_length)
-        self.data.check()
 
     def describe(self) -> str:
         """What would be done, in a line."""
@@ -118,22 +95,16 @@ class ReconstructRun:
 
     def run(self, progress: bool = False) -> dict:
         """Makes the texts, tries them and writes the files; returns what is in ``reconstruct.json``."""
-        from fastadv.encoder.classifier import Classifier
-
         self.check()
         data, rows = self.data.read()
         out = Path(self.out).expanduser()
         (out / "parts").mkdir(parents=True, exist_ok=True)
-
-        def load(model: str) -> Classifier:
-            return Classifier.from_pretrained(model, max_length=self.max_length, perturb_at=self.perturb_at)
-
         other = self.transfer_from
-        shared = None if other is None else self._make(other, load(other), data, out, progress)
+        shared = None if other is None else self._make(other, self.load(other), data, out, progress)
         examples: List[Example] = []
-        summaries, names = [], short_names(self.models)
-        for name, model in zip(names, self.models):
-            classifier = load(model)
+        summaries = []
+        for name, model in zip(self.names, self.models):
+            classifier = self.load(model)
             made = shared or self._make(model, classifier, data, out, progress)
             found = _examples(name, classifier, data, rows, made)
             rates = _rates(found, self.settings.epsilons)

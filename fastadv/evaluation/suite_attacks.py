@@ -14,8 +14,10 @@ from fastadv.config import EvaluationConfig
 from fastadv.data.labelled_sources import TEXT
 from fastadv.data.sources import iterate_sentences
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import AttackedData, AttackRun, hash_of_texts, part_path
+from fastadv.evaluation.attack_parts import part_path
+from fastadv.evaluation.attack_run import AttackRun
 from fastadv.evaluation.attack_settings import AttackSettings
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.suite_models import SuiteModel
 from fastadv.evaluation.suite_numbers import Measured, Quantity, spearman_measured
 from fastadv.evaluation.suite_parts import Found, PartData, sha256_of, write_json

@@ -6,8 +6,8 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from fastadv.config import EvaluationConfig
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import AttackedData
 from fastadv.evaluation.attack_settings import AttackSettings
+from fastadv.evaluation.attacked_data import AttackedData
 from fastadv.evaluation.suite_attacks import AdvStsPart, EmbeddingPart, TextPart
 from fastadv.evaluation.suite_models import SuiteModel
 from fastadv.evaluation.suite_parts import Found, GeometryPart, Part, PartData, StsPart, TransferPart

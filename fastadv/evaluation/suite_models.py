@@ -7,7 +7,8 @@ from typing import List, Optional, Sequence, Tuple
 import numpy as np
 
 from fastadv.errors import UserError
-from fastadv.evaluation.attack_run import fingerprint, short_names
+from fastadv.evaluation.attack_parts import fingerprint
+from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.suite_numbers import System
 from fastadv.evaluation.vector_cache import model_fingerprint
 

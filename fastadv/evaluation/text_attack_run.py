@@ -20,9 +20,11 @@ from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.data.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
+from fastadv.evaluation.attack_parts import check_out, fingerprint, part_path
 from fastadv.evaluation.attack_report import versions
-from fastadv.evaluation.attack_run import AttackedData, check_out, fingerprint, hash_of_texts, part_path, short_names
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.classifier_attack import labels_of
+from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings
 from fastadv.evaluation.text_attack_control import AttackedModel, control_runs
 from fastadv.evaluation.text_attack_report import REPORT_FILES, write_report

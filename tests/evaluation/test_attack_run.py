@@ -11,9 +11,11 @@ from fastadv.cli import main
 from fastadv.encoder.classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation import classifier_attack
-from fastadv.evaluation.attack_run import AttackedData, AttackRun, hash_of_texts, short_names
+from fastadv.evaluation.attack_run import AttackRun
 from fastadv.evaluation.attack_settings import AttackSettings
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.intervals import paired_interval, value_interval
+from fastadv.evaluation.model_names import short_names
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 
 # --epsilons in any order; they come back ascending.
