@@ -1,73 +1,27 @@
 """CARL's and RAR's step on 1, 2 and 3 ranks is that of one process on the global batch: loss, gradients and banks.
 
-Rows and banks are shared out unequally. With one and two ranks at every ZeRO stage, with three in plain torch.
+Rows and banks are shared out unequally.
 """
 
 import pytest
 import torch
 
-from tests.ranks.nearness import assert_near, make_encoder_folder
-from tests.ranks.start import run_ranks
-from tests.ranks.supervised import CASES, MUTANTS, of_one_process
+from tests.ranks import supervised
+from tests.ranks.cases_tests import CasesOnRanks
 
 pytestmark = pytest.mark.several_processes
 
 
-@pytest.fixture(scope="module")
-def encoder_folder(tmp_path_factory):
-    return make_encoder_folder(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def expected(encoder_folder):
-    torch.set_num_threads(1)
-    return {
-        dtype: {case: of_one_process(encoder_folder, case, dtype) for case in CASES}
-        for dtype in (torch.float32, torch.float64)
-    }
-
-
-@pytest.fixture(scope="module", params=[1, 2, 3])
-def ranks(request, encoder_folder, tmp_path_factory):
-    """What so many ranks found; one spawn for all tests."""
-    file = str(tmp_path_factory.mktemp("ranks") / "found.pt")
-    run_ranks(request.param, "supervised_worker.py", encoder_folder, file, timeout_s=900)
-    return request.param, torch.load(file, weights_only=True)
-
-
-def test_the_expected_step_has_a_contrast(expected):
-    for case, (name, _) in CASES.items():
-        found = expected[torch.float64][case]
-        assert found["loss"] > 0
-        if name == "carl":
-            # Row 7 in the second batch alone, row 6 in the first, row 8 in none.
-            assert found["carl_is_written"].tolist() == 8 * [True] + [False]
-            assert found["carl_banks"].norm(dim=-1)[:8].allclose(torch.ones(1, dtype=torch.float64))
-
-
-def test_plain_torch_in_float64(ranks, expected):
-    num_ranks, found = ranks
-    for case in CASES:
-        # A cosine's rounding over temperature.
-        assert_near(found["float64"][case], expected[torch.float64][case], 1e-12, f"{case}, {num_ranks} ranks")
-
-
-def test_deepspeed_at_every_stage(ranks, expected):
-    num_ranks, found = ranks
-    assert len(found["deepspeed"]) == (4 * len(CASES) if num_ranks < 3 else 0)
-    for key, of_case in found["deepspeed"].items():
-        case = key.rpartition(", stage")[0]
-        assert_near(of_case, expected[torch.float32][case], 1e-6, f"{key}, {num_ranks} ranks")
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_mistake_shows(ranks, expected, name):
-    num_ranks, found = ranks
-    right = expected[torch.float64][MUTANTS[name][0]]
-    furthest = max(
-        (found["mutants"][name][key] - value).norm() / (value.norm() + 1e-6)
-        for key, value in right.items()
-        if value.is_floating_point() and not value.isnan().any()
-    )
+class TestSupervised(CasesOnRanks):
+    cases = supervised
     # Draws by the rank are others than the run's on one process, too.
-    assert (furthest > 1e-3) == (num_ranks > 1 or name == "draws of a rank's own")
+    on_one_too = ("draws of a rank's own",)
+
+    def test_the_expected_step_has_a_contrast(self, expected):
+        for case, (name, _) in supervised.CASES.items():
+            found = expected[torch.float64][case]
+            assert found["loss"] > 0
+            if name == "carl":
+                # Row 7 in the second batch alone, row 6 in the first, row 8 in none.
+                assert found["carl_is_written"].tolist() == 8 * [True] + [False]
+                assert found["carl_banks"].norm(dim=-1)[:8].allclose(torch.ones(1, dtype=torch.float64))

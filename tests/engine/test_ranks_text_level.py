@@ -1,64 +1,20 @@
-"""The text-level systems' step on 2 and 3 ranks is that of one process on the global batch: loss and gradients.
+"""The text-level systems' step on 1, 2 and 3 ranks is that of one process on the global batch: loss and gradients.
 
-Rows are shared out unequally, and texts too: a rank may have none. With two ranks under DeepSpeed, the cases that
-differ most at every stage.
+Rows are shared out unequally, and texts too: a rank may have none.
 """
 
 import pytest
 import torch
 
-from tests.ranks.nearness import assert_near, make_encoder_folder
-from tests.ranks.start import run_ranks
-from tests.ranks.text_level import CASES, CUT_UP, MUTANTS, of_one_process
+from tests.ranks import text_level
+from tests.ranks.cases_tests import CasesOnRanks
 
 pytestmark = pytest.mark.several_processes
 
 
-@pytest.fixture(scope="module")
-def encoder_folder(tmp_path_factory):
-    return make_encoder_folder(tmp_path_factory)
+class TestTextLevel(CasesOnRanks):
+    cases = text_level
 
-
-@pytest.fixture(scope="module")
-def expected(encoder_folder):
-    torch.set_num_threads(1)
-    return {
-        dtype: {case: of_one_process(encoder_folder, case, dtype) for case in CASES}
-        for dtype in (torch.float32, torch.float64)
-    }
-
-
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request, encoder_folder, tmp_path_factory):
-    """What so many ranks found; one spawn for all tests."""
-    file = str(tmp_path_factory.mktemp("ranks") / "found.pt")
-    run_ranks(request.param, "text_level_worker.py", encoder_folder, file, timeout_s=900)
-    return request.param, torch.load(file, weights_only=True)
-
-
-def test_the_expected_steps_have_what_is_compared(expected):
-    for case, of_case in expected[torch.float64].items():
-        assert (of_case["loss"] > 0) == (case != "base_adv, nothing")
-
-
-def test_plain_torch_in_float64(ranks, expected):
-    num_ranks, found = ranks
-    for case in CASES:
-        # A cosine's rounding, and sums in another order.
-        assert_near(found["float64"][case], expected[torch.float64][case], 1e-12, f"{case}, {num_ranks} ranks")
-
-
-def test_deepspeed_at_every_stage(ranks, expected):
-    num_ranks, found = ranks
-    assert len(found["deepspeed"]) == (len(CASES) + 3 * len(CUT_UP) if num_ranks == 2 else 0)
-    for key, of_case in found["deepspeed"].items():
-        case = key.rpartition(": stage")[0]
-        assert_near(of_case, expected[torch.float32][case], 1e-6, f"{key}, {num_ranks} ranks")
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_mistake_shows(ranks, expected, name):
-    num_ranks, found = ranks
-    right = expected[torch.float64][MUTANTS[name][0]]
-    furthest = max((found["mutants"][name][key] - value).norm() / (value.norm() + 1e-6) for key, value in right.items())
-    assert furthest > 1e-3
+    def test_the_expected_steps_have_what_is_compared(self, expected):
+        for case, of_case in expected[torch.float64].items():
+            assert (of_case["loss"] > 0) == (case != "base_adv, nothing")

@@ -3,9 +3,7 @@
 A bank is filled by one batch; the loss is that of the next, whose negatives come out of it, and which is written, too.
 """
 
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import torch
@@ -35,6 +33,7 @@ CASES = {
     "one negative": ("carl", {**_CARL, "estimator": "softmax", "num_negatives": 1, "negatives": "per_row"}),
     "rar": ("rar", {"weight_reconstruction": 1.0}),
 }
+CUT_UP = tuple(CASES)
 
 
 def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
@@ -57,15 +56,12 @@ def share_of(encoder: Encoder, rows, rank: int, num_ranks: int):
     return replace(batch, row_ids=torch.tensor(own))
 
 
-def of_one_process(folder: str, case: str, dtype=torch.float32) -> dict:
-    """Loss, gradients and banks, in plain torch on the whole batches."""
+def make_ready(folder: str, case: str, rank: int, num_ranks: int, dtype=torch.float32):
+    """The step after one batch, which has filled the banks, and the share of a second one."""
     step = make_step(folder, case, dtype)
-    step(share_of(step.encoder, FILLING, 0, 1))
+    step(share_of(step.encoder, FILLING, rank, num_ranks))
     step.commit()
-    loss = step(share_of(step.encoder, CONTRASTED, 0, 1))
-    loss.backward()
-    step.commit()
-    return {"loss": loss.detach(), **{n: p.grad for n, p in step.named_parameters()}, **step.extra_state_dict()}
+    return step, share_of(step.encoder, CONTRASTED, rank, num_ranks)
 
 
 def _own_part_alone(ranks, values):
@@ -96,10 +92,3 @@ MUTANTS = {
     "draws of a rank's own": ("nce", MemoryBanks, "draw", _drawn_by_rank),
     "the first rank's rows": ("softmax", GlobalBatch, "__init__", _first_rows_everywhere),
 }
-
-
-@contextmanager
-def planted(name: str):
-    _, owner, attribute, mistake = MUTANTS[name]
-    with mock.patch.object(owner, attribute, mistake):
-        yield

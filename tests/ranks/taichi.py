@@ -1,8 +1,6 @@
 """Steps of TaiChi on shares of a batch, as ranks compute them, and on the whole, as one process does."""
 
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest import mock
 
 import torch
 
@@ -77,17 +75,9 @@ def share_of(encoder: Encoder, case: str, rank: int, num_ranks: int):
     return replace(encoder.pack(SENTENCES[rows], LABELS[rows]), variants={"adversarial": attacked})
 
 
-def of_one_process(folder: str, case: str, dtype=torch.float32) -> dict:
-    """Loss and gradients in plain torch on the whole batch."""
+def make_ready(folder: str, case: str, rank: int, num_ranks: int, dtype=torch.float32):
     step = make_step(folder, case, dtype)
-    loss = step(share_of(step.encoder, case, 0, 1))
-    loss.backward()
-    return {"loss": loss.detach(), **{n: grad_of(p) for n, p in step.named_parameters()}}
-
-
-def grad_of(parameter: torch.Tensor) -> torch.Tensor:
-    """Zeros where no loss reaches it: the adversarial network's, of a batch without a pair."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+    return step, share_of(step.encoder, case, rank, num_ranks)
 
 
 def _own_pairs_count(views, row_losses, is_counted):
@@ -117,10 +107,3 @@ MUTANTS = {
     "keys without a gradient": ("sharp", Views, "gather", _keys_are_constant),
     "the first rank's rows": ("sharp", GlobalBatch, "__init__", _first_rows_everywhere),
 }
-
-
-@contextmanager
-def planted(name: str):
-    _, owner, attribute, mistake = MUTANTS[name]
-    with mock.patch.object(owner, attribute, mistake):
-        yield

@@ -1,8 +1,6 @@
 """Steps of the text-level systems on shares of a batch, as ranks compute them, and on the whole one, as one does."""
 
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest import mock
 
 import torch
 
@@ -97,12 +95,9 @@ def share_of(step: Step, case: str, rank: int, num_ranks: int):
     return replace(encoder.pack(SENTENCES[:NUM_ROWS][rows], LABELS[rows]), variants=variants)
 
 
-def of_one_process(folder: str, case: str, dtype=torch.float32) -> dict:
-    """Loss and gradients in plain torch on the whole batch."""
+def make_ready(folder: str, case: str, rank: int, num_ranks: int, dtype=torch.float32):
     step = make_step(folder, case, dtype)
-    loss = step(share_of(step, case, 0, 1))
-    loss.backward()
-    return {"loss": loss.detach(), **{n: p.grad.clone() for n, p in step.named_parameters()}}
+    return step, share_of(step, case, rank, num_ranks)
 
 
 def _own_rows_count(views, row_losses, is_counted):
@@ -118,10 +113,3 @@ MUTANTS = {
     "a mean of the rank's own attacked texts": ("base_adv, other side", Views, "masked_mean", _own_rows_count),
     "a mean of the rank's own rows": ("triplet", Views, "mean", _own_mean),
 }
-
-
-@contextmanager
-def planted(name: str):
-    _, owner, attribute, mistake = MUTANTS[name]
-    with mock.patch.object(owner, attribute, mistake):
-        yield
