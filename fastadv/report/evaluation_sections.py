@@ -42,8 +42,11 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
         columns = [Column("", is_text=True), *(Column(name, ".3f", True) for name in systems)]
         form = ".1f" if all(_is_large(n) for row in of_part.values() for n in row.values()) else ".3f"
         columns = [column._replace(form=form) for column in columns]
-        lines = [[what, *(row[n].estimate if n in row else None for n in systems)] for what, row in of_part.items()]
-        caption = f"{part}: the mean over a system's models [95 % interval]"
+        lines = [
+            [f"{what}{_arrow(row)}", *(row[n].estimate if n in row else None for n in systems)]
+            for what, row in of_part.items()
+        ]
+        caption = f"{part}: the mean over a system's models [95 % interval]; ↑ higher is better, ↓ lower is better"
         parts.append(Table(f"evaluation-{_as_key(part)}", caption, columns, lines))
         chart = _epsilon_chart(part, of_part, systems, looks)
         parts += chart
@@ -62,18 +65,22 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
     return [Section("Evaluation", parts)]
 
 
+def _arrow(row: Dict[str, Number]) -> str:
+    return {"higher": " ↑", "lower": " ↓", None: ""}[next(iter(row.values())).better]
+
+
 def _is_large(number: Number) -> bool:
     return number.estimate.value is None or number.unit in ("x 100", "%")
 
 
 def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: List[str], looks: Looks) -> List[Chart]:
-    """Curves of what was measured at three radii or more, for each set and metric."""
+    """Curves of what was measured at several radii, for each set and metric; without an attack is radius 0."""
     curves: Dict[Tuple[str, str, str], Dict[str, List[Point]]] = {}
     for row in of_part.values():
         for system, number in row.items():
-            if number.epsilon is not None and number.estimate.value is not None:
+            if number.estimate.value is not None:
                 key = (number.set, number.metric, number.unit)
-                point = Point(Estimate(number.epsilon), number.estimate)
+                point = Point(Estimate(number.epsilon or 0.0), number.estimate)
                 curves.setdefault(key, {}).setdefault(system, []).append(point)
     charts = []
     for (set_name, metric, unit), of_systems in curves.items():
@@ -108,14 +115,15 @@ def _spreads(evaluations: Sequence[Tuple[str, Evaluation]]) -> Table:
 
 def _differences(evaluations: Sequence[Tuple[str, Evaluation]]) -> Table:
     words = ("system", "less the baseline", "part", "what", "test")
-    columns = [*(Column(name, is_text=True) for name in words), Column("difference", "+.3f", True), Column("p", ".4f")]
+    columns = [*(Column(name, is_text=True) for name in words), Column("difference", "+.3f", True)]
+    columns += [Column("p", ".4f"), Column("p by Holm", ".4f")]
     lines = []
     for source, evaluation in evaluations:
         for row in evaluation.differences:
             at = "" if row["epsilon"] is None else f", epsilon {row['epsilon']:g}"
             what = f"{' '.join(filter(None, (row['set'], row['metric'].replace('_', ' '))))}{at}"
             names = [system_name(source, row[side], evaluations) for side in ("system", "baseline")]
-            lines.append([*names, row["part"], what, row["test"], row["difference"], row["p_value"]])
+            lines.append([*names, row["part"], what, row["test"], row["difference"], row["p_value"], row["p_holm"]])
     return Table(
         "evaluation-differences", "Differences to the baseline on the same rows [95 % interval]", columns, lines
     )

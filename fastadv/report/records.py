@@ -194,14 +194,14 @@ def _read_number(row: dict) -> Number:
         spread=_maybe(row.get("spread")),
         num=None if row.get("num") is None else _count(row["num"]),
         unit=_text(row.get("unit") or ""),
-        better=row.get("better"),
+        better=_better(row.get("better")),
         why=None if row.get("why") is None else _text(row["why"]),
     )
 
 
 def _read_difference(row: dict) -> dict:
     words = {name: _text(row.get(name) or "") for name in ("part", "set", "metric", "system", "baseline", "test")}
-    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "num")}
+    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "p_holm", "num")}
     return {**words, **numbers, "difference": _estimate(row)}
 
 
@@ -223,6 +223,12 @@ def _finite(value: Any) -> float:
     if number is None:
         raise ValueError(f"{value!r} is no number")
     return number
+
+
+def _better(value: Any) -> Optional[str]:
+    if value not in (None, "higher", "lower"):
+        raise ValueError(f"better {value!r}, expected 'higher', 'lower' or null")
+    return value
 
 
 def _count(value: Any) -> int:
