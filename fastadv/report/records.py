@@ -50,6 +50,8 @@ class TextAttack:
     class_word: str
     models: List[TextAttackOfModel]
     findings: List[str]
+    findings_at_caps: List[str]
+    """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
 
 
@@ -152,8 +154,10 @@ def read_text_attack(found: dict) -> TextAttack:
             )
         )
     title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"
-    findings = [_text(one["sentence"]) for one in found["findings"]]
-    return TextAttack(_text(title), class_word(found), models, findings)
+    any_cap, caps = (
+        [_text(f["sentence"]) for f in found["findings"] if (f["cap"] == "any") is i] for i in (True, False)
+    )
+    return TextAttack(_text(title), class_word(found), models, any_cap, caps)
 
 
 def read_geometry(found: dict) -> Geometry:

@@ -1,7 +1,9 @@
 """What robustness costs without an attack: clean quality against quality under attack, a point a system."""
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from fastadv.report.before_after_section import LOOK_BEFORE
 from fastadv.report.chart import Chart, Point, Series
 from fastadv.report.evaluation_sections import evaluations_of, system_name
 from fastadv.report.named import Found, Looks, found, system_names
@@ -32,6 +34,8 @@ class TradeOff(NamedTuple):
     pairs: Pairs
     better: Optional[str] = "higher"
     """of ``attacked``: "higher", "lower", or None where neither is"""
+    befores: Mapping[str, str] = MappingProxyType({})
+    """name of a run before training -> the run"""
 
 
 def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
@@ -41,7 +45,7 @@ def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
         better = one.better or "neither"
         lines += [[name, one.clean, x, one.attacked, y, better] for name, (x, y) in one.pairs.items()]
         if len(charts) < MAX_CHARTS:
-            series = [Series(name, (Point(x, y),), looks.of(name)) for name, (x, y) in one.pairs.items()]
+            series = [_series(one, name, looks, len(sources) == 1) for name in one.pairs]
             caption = f"Towards {_TOWARDS[one.better]} is better. Bars are 95 % intervals."
             key = f"trade-off-{len(charts) + 1}"
             charts.append(Chart(key, one.attacked, one.clean, one.attacked, tuple(series), caption, is_line=False))
@@ -55,6 +59,14 @@ def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
         "[95 % interval]"
     )
     return [Section("Clean against robust", [*charts, Table("trade-off", caption, columns, lines)])]
+
+
+def _series(of: TradeOff, name: str, looks: Looks, is_alone: bool) -> Series:
+    """A point; what a run began from is open, in the colour that it has in the run's other charts."""
+    if name not in of.befores:
+        return Series(name, (Point(*of.pairs[name]),), looks.of(name))
+    look = LOOK_BEFORE if is_alone else looks.of(of.befores[name])
+    return Series(name, (Point(*of.pairs[name]),), look, is_open=True)
 
 
 def chosen(radii: Sequence[float], mean_at: Callable[[float], Optional[float]], clean: float) -> Optional[float]:
@@ -155,6 +167,7 @@ def _middle(by_radius: Dict[float, object]) -> float:
 def _probes(sources: Sequence[Source]) -> List[TradeOff]:
     """Of runs that were measured before and after: the sentiment probe, each run and what it began from."""
     by_radius: Dict[float, Pairs] = {}
+    befores: Dict[str, str] = {}
     for one in sources:
         rows = {} if one.run is None or not one.run.results else {row["key"]: row for row in one.run.results["rows"]}
         if "probe@0" not in rows:
@@ -162,12 +175,14 @@ def _probes(sources: Sequence[Source]) -> List[TradeOff]:
         for key, row in rows.items():
             if key.startswith(_PROBE) and row["radius"]:
                 pairs = by_radius.setdefault(row["radius"], {})
+                befores[f"{one.name}, before"] = one.name
                 for side, name in (("before", f"{one.name}, before"), ("after", one.name)):
                     pairs[name] = (_side(rows["probe@0"], side), _side(row, side))
     radius = _middle(by_radius) if by_radius else None
     if radius is None:
         return []
-    return [TradeOff("sentiment probe, clean, %", f"sentiment probe, %, radius {radius:g}", by_radius[radius])]
+    under = f"sentiment probe, %, radius {radius:g}"
+    return [TradeOff("sentiment probe, clean, %", under, by_radius[radius], befores=befores)]
 
 
 def _side(row: dict, side: str) -> Estimate:
