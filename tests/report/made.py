@@ -91,10 +91,14 @@ def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilon
 
 def make_text_attack(folder, names=("fine-tuning", "scal"), recipe="deepwordbug", num_rows=60, seed=0):
     """All files of an attack on texts, by its own writers."""
-    runs = [(name, drawn_rows(num_rows, seed + i), {"labels": list(LABELS)}) for i, name in enumerate(names)]
-    protocol = {"recipe": recipe, "data": {"source": "demo:imdb", "split": "test"}}
-    write_text_attack(folder, runs, protocol)
-    for (_, rows, _), path in zip(runs, rows_files(folder, list(names))):
+    return write_text_rows(folder, {name: drawn_rows(num_rows, seed + i) for i, name in enumerate(names)}, recipe)
+
+
+def write_text_rows(folder, rows_of, recipe):
+    """All files of an attack on texts, of the rows of each model."""
+    runs = [(name, rows, {"labels": list(LABELS)}) for name, rows in rows_of.items()]
+    write_text_attack(folder, runs, {"recipe": recipe, "data": {"source": "demo:imdb", "split": "test"}})
+    for rows, path in zip(rows_of.values(), rows_files(folder, list(rows_of))):
         write_rows(path, rows)
     return folder
 

@@ -5,13 +5,10 @@ import json
 
 import pytest
 
-from fastadv.evaluation.text_attack_report import write_report as write_text_attack
-from fastadv.evaluation.text_attack_rows import write_rows
-from fastadv.evaluation.text_attack_run import rows_files
 from fastadv.report.content import content_of
 from fastadv.report.sources import read_sources
-from tests.evaluation.attacked_rows import LABELS, made_row
-from tests.report.made import make_geometry, make_text_attack
+from tests.evaluation.attacked_rows import made_row
+from tests.report.made import make_geometry, make_text_attack, write_text_rows
 
 
 def content(*folders):
@@ -86,17 +83,14 @@ def test_equal_configurations_say_so(tmp_path):
 
 def write_attack(folder, recipe, outcomes):
     """An attack of rows with these outcomes and queries, a model each."""
-    runs = []
+    rows_of = {}
     for name, of_model in outcomes.items():
         rows = [
             made_row(i, outcome, num_words_changed=1, num_queries=queries)
             for i, (outcome, queries) in enumerate(of_model)
         ]
-        runs.append((name, rows, {"labels": list(LABELS)}))
-    write_text_attack(folder, runs, {"recipe": recipe, "data": {"source": "d", "split": "test"}})
-    for (_, rows, _), path in zip(runs, rows_files(folder, list(outcomes))):
-        write_rows(path, rows)
-    return folder
+        rows_of[name] = rows
+    return write_text_rows(folder, rows_of, recipe)
 
 
 def test_queries_stand_against_the_accuracy_that_an_attack_takes(tmp_path):
