@@ -82,9 +82,7 @@ def definitions(pairs: Sequence, css: str = "") -> str:
 
 def _of_one(name: str, run: RunRecord) -> List[Section]:
     results = run.results
-    first = [
-        Html(_cards(results)),
-        Html("<h2>Before and after training</h2>\n"),
+    compared = [
         Html(
             f'<p class="note">{escape(caption(results))}. Text: {escape(str(results.get("held_out")))}. '
             "Intervals are 95 % by a paired bootstrap over sentences; where one holds 0 the change is not clear.</p>\n"
@@ -95,7 +93,8 @@ def _of_one(name: str, run: RunRecord) -> List[Section]:
     charts = [_curve({name: run}, key, {name: 0}) for key in _CURVES if _rows_of(results, key)]
     keys = {_base(row) for row in results["rows"]}
     meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
-    found = [Section("", first), Section("Under attack", charts)] if charts else [Section("", first)]
+    found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]
+    found += [Section("Under attack", charts)] if charts else []
     return [*found, Section("What each number means", [Html(definitions(meanings))])]
 
 

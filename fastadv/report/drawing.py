@@ -129,7 +129,8 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
 
 def _wrapped(text: str, most: int) -> str:
     """On as many lines as fit a panel; a word that is longer than a line is cut in the middle, as names are."""
-    text = " ".join(drawn_names([word])[0] if len(word) > most else word for word in visible(text).split(" "))
+    text = visible(text).replace(" = ", "\u00a0=\u00a0")
+    text = " ".join(drawn_names([word])[0] if len(word) > most else word for word in text.split(" "))
     return "\n".join(textwrap.wrap(text, most, max_lines=3, placeholder=" …", break_on_hyphens=False)) or text
 
 
