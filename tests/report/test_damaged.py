@@ -56,7 +56,7 @@ def report(*folders, out):
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert len(page.ids) == len(set(page.ids)) and "nan" not in " ".join(page.texts).lower().split()
-    for table in (out / "tables").iterdir():
+    for table in out.glob("tables/*.csv"):
         with table.open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
         assert len({len(row) for row in rows}) == 1, table
