@@ -8,7 +8,7 @@
     model/           the exported encoder and its card
     before-*.npz     the measurement before training, where evaluation.enabled, for a resumed run
     results.json     both measurements compared
-    report.html      all of it with curves (attack.png among them)
+    report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, summary.md
 
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
@@ -30,6 +30,7 @@ from fastadv.engine.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
 from fastadv.objectives.base import resolve_objective
+from fastadv.report.written_files import clear_written
 
 
 def check_run_folder(config: Config) -> None:
@@ -95,6 +96,7 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
         for pattern in ("metrics.jsonl", "trackers.json", "report.html", "attack.png", "before-*.npz"):
             for path in folder.glob(pattern):
                 path.unlink()
+        clear_written(folder)
     # First, since these two files are what marks a run folder.
     (folder / "metrics.jsonl").touch()
     write_text(folder / "config.yaml", config_text)

@@ -9,6 +9,7 @@ from fastadv.report.run_record import RunRecord
 from fastadv.report.section import Html, Part, Section
 from fastadv.report.table import Column, Estimate, Table
 
+_ARROWS = {"higher": " ↑", "lower": " ↓"}
 _VERDICTS = {"better": "better", "worse": "worse", "unclear": "no clear change"}
 
 _TABLE_HEAD = (
@@ -56,8 +57,8 @@ _MEANINGS = (
 """key, name, one sentence"""
 
 _CURVES = ("retrieval", "centred_cosine")
-_BEFORE, _AFTER = 4, 0
-"""looks of the two series of one run"""
+LOOK_BEFORE, LOOK_AFTER = 4, 0
+"""of the two series of one run: the colours of --before and --after in the stylesheet"""
 _SHARED = 6
 """look, grey, of what all runs began from"""
 
@@ -81,9 +82,7 @@ def definitions(pairs: Sequence, css: str = "") -> str:
 
 def _of_one(name: str, run: RunRecord) -> List[Section]:
     results = run.results
-    first = [
-        Html(_cards(results)),
-        Html("<h2>Before and after training</h2>\n"),
+    compared = [
         Html(
             f'<p class="note">{escape(caption(results))}. Text: {escape(str(results.get("held_out")))}. '
             "Intervals are 95 % by a paired bootstrap over sentences; where one holds 0 the change is not clear.</p>\n"
@@ -94,27 +93,27 @@ def _of_one(name: str, run: RunRecord) -> List[Section]:
     charts = [_curve({name: run}, key, {name: 0}) for key in _CURVES if _rows_of(results, key)]
     keys = {_base(row) for row in results["rows"]}
     meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
-    found = [Section("", first), Section("Under attack", charts)] if charts else [Section("", first)]
+    found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]
+    found += [Section("Under attack", charts)] if charts else []
     return [*found, Section("What each number means", [Html(definitions(meanings))])]
 
 
 def _of_several(runs: Dict[str, RunRecord], order: List[str]) -> List[Section]:
     looks = {name: order.index(name) for name in runs}
     note = (
-        '<p class="note">A run a line; the change with its 95 % interval by a paired bootstrap over sentences. Runs '
-        "compare where their held-out sentences and attack are the same.</p>\n"
+        '<p class="note">The change from before training to after it, with its 95 % interval by a paired bootstrap '
+        "over sentences. Runs compare where their held-out sentences and attack are the same. ↑ higher is better, "
+        "↓ lower is better.</p>\n"
     )
-    quantities = {}
-    for run in runs.values():
-        quantities.update({row["key"]: row_label(row) for row in run.results["rows"]})
+    by_run = {name: {row["key"]: row for row in run.results["rows"]} for name, run in runs.items()}
+    quantities = {key: row for rows in by_run.values() for key, row in rows.items()}
     lines = []
-    for name, run in runs.items():
-        rows = {row["key"]: row for row in run.results["rows"]}
-        found = (rows.get(key) for key in quantities)
+    for key, any_row in quantities.items():
+        found = (rows.get(key) for rows in by_run.values())
         changes = [Estimate(*(row[part] for part in ("difference", "low", "high"))) if row else None for row in found]
-        lines.append([name, *changes])
-    columns = [Column("run", is_text=True), *(Column(name, "+.3f", True) for name in quantities.values())]
-    changes = Table("changes", "Change from before training to after it", columns, lines)
+        lines.append([f"{row_label(any_row)}{_ARROWS.get(any_row['better'], '')}", *changes])
+    columns = [Column("quantity", is_text=True), *(Column(name, "+.3f", True) for name in runs)]
+    changes = Table("changes", "Change by training", columns, lines)
     hidden = _results_table(runs, "")
     parts: List[Part] = [Html(note), changes, hidden]
     for key in _CURVES:
@@ -152,7 +151,7 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart
             continue
         title = rows[0]["label"]
         one = len(runs) == 1
-        series.append(Series("after" if one else name, _points(rows, "after"), _AFTER if one else looks[name]))
+        series.append(Series("after" if one else name, _points(rows, "after"), LOOK_AFTER if one else looks[name]))
         befores.setdefault(_points(rows, "before"), []).append(name)
     for points, names in befores.items():
         # Runs of one model share what was measured before them.
@@ -160,7 +159,10 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart
         label = "before" if is_shared else f"{names[0]}, before"
         series.append(
             Series(
-                label, points, _BEFORE if len(runs) == 1 else 6 if is_shared else looks[names[0]], is_open=len(runs) > 1
+                label,
+                points,
+                LOOK_BEFORE if len(runs) == 1 else 6 if is_shared else looks[names[0]],
+                is_open=len(runs) > 1,
             )
         )
     return Chart(

@@ -70,7 +70,7 @@ class Chart:
         longest = max((one.num_points for one in series), default=0)
         if not longest:
             return self
-        note = f"At most {most} points a line are drawn, of up to {longest:,} logged; the CSV has the points drawn."
+        note = f"{most} of {longest:,} points a line."
         return replace(self, series=series, caption=f"{self.caption} {note}".strip())
 
     def write_csv(self, path: Path) -> None:

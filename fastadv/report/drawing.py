@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 import warnings
 from html import escape
 from pathlib import Path
@@ -19,7 +20,8 @@ from fastadv.report.chart import Chart, Series
 
 # Okabe and Ito's, told apart under every common colour blindness, less the yellow that paper swallows.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#a6598a", "#b07800", "#3a9bd1", "#444b57", "#7a4f1d")
-MARKERS = "osD^vPX*"
+# One fewer than colours, so that look 8 is not look 0.
+MARKERS = "osD^vPX"
 DASHES = ("solid", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.5, 2)), (0, (3, 1.5)))
 
 _MAX_NAME = 30
@@ -100,8 +102,8 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
     num_lines = -(-len(names) // num_columns) if len(names) > 1 else 0
     figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] + 0.19 * num_lines), layout="constrained")
     axes = figure.subplots()
-    frame(axes, visible(chart.title), visible(chart.x_label), palette)
-    axes.set_ylabel(visible(chart.y_label), color=palette.muted)
+    frame(axes, _wrapped(chart.title, 38), _wrapped(chart.x_label, 52), palette)
+    axes.set_ylabel(_wrapped(chart.y_label, 34), color=palette.muted)
     if chart.has_root_scale:
         # Radii crowd near 0: the root spreads them.
         axes.set_xscale("function", functions=(lambda x: abs(x) ** 0.5, lambda x: x**2))
@@ -118,11 +120,18 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
     if num_lines:
         handles, labels = axes.get_legend_handles_labels()
         legend = figure.legend(
-            handles, labels, loc="outside lower left", ncols=num_columns, frameon=False, fontsize=8.5, handlelength=2.6
+            handles, labels, loc="outside lower left", ncols=num_columns, frameon=False, fontsize=9, handlelength=2.6
         )
         for text in legend.get_texts():
             text.set_color(palette.ink)
     return figure
+
+
+def _wrapped(text: str, most: int) -> str:
+    """On as many lines as fit a panel; a word that is longer than a line is cut in the middle, as names are."""
+    text = visible(text).replace(" = ", "\u00a0=\u00a0")
+    text = " ".join(drawn_names([word])[0] if len(word) > most else word for word in text.split(" "))
+    return "\n".join(textwrap.wrap(text, most, max_lines=3, placeholder=" …", break_on_hyphens=False)) or text
 
 
 def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequence[str]) -> None:
@@ -167,6 +176,7 @@ def _join(axes: Axes, chart: Chart, palette: Palette) -> None:
         for point in one.points:
             found.setdefault(point.label, []).append((point.x.value, point.y.value))
     for number, (label, points) in enumerate(found.items()):
+        points.sort()
         axes.plot(*zip(*points), color=palette.muted, linewidth=0.8, alpha=0.7, zorder=1)
         axes.annotate(
             drawn_names([label])[0],
@@ -189,7 +199,8 @@ def _set_ranges(axes: Axes, chart: Chart) -> None:
         axes.set_ylim(low, high)
     ticks = sorted({point.x.value for one in chart.series for point in one.points})
     if chart.is_line and 1 < len(ticks) <= _MOST_TICKS and ticks[0] >= 0:
-        axes.set_xlim(left=0)
+        # Without a point at 0, a root's scale would leave half the panel empty.
+        axes.set_xlim(left=0 if ticks[0] == 0 or not chart.has_root_scale else 0.8 * ticks[0])
         axes.set_xticks(ticks, _tick_labels(ticks, 0.5 if chart.has_root_scale else 1.0))
         axes.minorticks_off()
 

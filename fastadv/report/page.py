@@ -19,8 +19,9 @@ def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = Non
     Args:
         files: name, what it is, and bytes of what lies in the folder of the one run that the page is of.
     """
-    sections = [f'<header><h1>{shown(content.title)}</h1><p class="lead">{shown(content.lead)}</p></header>\n']
-    sections += [_section(section) for section in content.sections]
+    head = f'<h1>{shown(content.title)}</h1><p class="lead">{shown(content.lead)}</p>{_contents(content)}'
+    sections = [f"<header>{head}</header>\n"]
+    sections += [_section(section, number) for number, section in enumerate(content.sections)]
     if files is not None:
         sections.append(_files(files))
     sections.append(_notes(content))
@@ -40,9 +41,18 @@ def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = Non
 """
 
 
-def _section(section: Section) -> str:
+def _contents(content: Content) -> str:
+    """Links to the sections, where they are more than a look finds."""
+    titles = [(number, section.title) for number, section in enumerate(content.sections) if section.title]
+    if len(titles) < 4:
+        return ""
+    links = "".join(f'<a href="#section-{number}">{shown(title)}</a>' for number, title in titles)
+    return f'<nav aria-label="sections">{links}</nav>'
+
+
+def _section(section: Section, number: int) -> str:
     """Charts that follow each other stand side by side where there is room."""
-    parts = [f"<h2>{shown(section.title)}</h2>\n"] if section.title else []
+    parts = [f'<h2 id="section-{number}">{shown(section.title)}</h2>\n'] if section.title else []
     charts: List[str] = []
     for part in [*section.parts, None]:
         if isinstance(part, Chart):

@@ -50,6 +50,8 @@ class TextAttack:
     class_word: str
     models: List[TextAttackOfModel]
     findings: List[str]
+    findings_at_caps: List[str]
+    """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
 
 
@@ -152,8 +154,10 @@ def read_text_attack(found: dict) -> TextAttack:
             )
         )
     title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"
-    findings = [_text(one["sentence"]) for one in found["findings"]]
-    return TextAttack(_text(title), class_word(found), models, findings)
+    any_cap, caps = (
+        [_text(f["sentence"]) for f in found["findings"] if (f["cap"] == "any") is i] for i in (True, False)
+    )
+    return TextAttack(_text(title), class_word(found), models, any_cap, caps)
 
 
 def read_geometry(found: dict) -> Geometry:
@@ -194,14 +198,14 @@ def _read_number(row: dict) -> Number:
         spread=_maybe(row.get("spread")),
         num=None if row.get("num") is None else _count(row["num"]),
         unit=_text(row.get("unit") or ""),
-        better=row.get("better"),
+        better=_better(row.get("better")),
         why=None if row.get("why") is None else _text(row["why"]),
     )
 
 
 def _read_difference(row: dict) -> dict:
     words = {name: _text(row.get(name) or "") for name in ("part", "set", "metric", "system", "baseline", "test")}
-    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "num")}
+    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "p_holm", "num")}
     return {**words, **numbers, "difference": _estimate(row)}
 
 
@@ -223,6 +227,12 @@ def _finite(value: Any) -> float:
     if number is None:
         raise ValueError(f"{value!r} is no number")
     return number
+
+
+def _better(value: Any) -> Optional[str]:
+    if value not in (None, "higher", "lower"):
+        raise ValueError(f"better {value!r}, expected 'higher', 'lower' or null")
+    return value
 
 
 def _count(value: Any) -> int:

@@ -2,12 +2,11 @@
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from fastadv.errors import UserError
-from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.text_attack_rows import read_rows
 from fastadv.report.records import (
     EmbeddingAttack,
@@ -79,8 +78,19 @@ def read_sources(folders: Sequence[str | Path]) -> List[Source]:
     for i, folder in enumerate(resolved):
         if folder in resolved[:i]:
             raise UserError(f"the folder {str(folders[i])!r} is given twice; expected each once")
-    names = [Path(resolved[0]).name] if len(resolved) == 1 else short_names(resolved)
-    return [read_source(folder, name) for folder, name in zip(folders, names)]
+    return [read_source(folder, name) for folder, name in zip(folders, _names(resolved))]
+
+
+def _names(folders: Sequence[str]) -> List[str]:
+    """The last part of each path, with as many before it as tell it from the others'."""
+    parts = [Path(folder).parts for folder in folders]
+    lengths = [1] * len(parts)
+    while True:
+        names = ["/".join(own[-length:]) for own, length in zip(parts, lengths)]
+        grown = [n + (names.count(name) > 1 and n < len(own)) for name, n, own in zip(names, lengths, parts)]
+        if grown == lengths:
+            return names
+        lengths = grown
 
 
 def read_source(folder: str | Path, name: str) -> Source:
@@ -149,7 +159,7 @@ def _with_rows(attack: TextAttack, folder: Path, source: Source) -> TextAttack:
             rows[name] = read_rows(file)
         except (UserError, OSError, ValueError) as error:
             source.notes.append(_words(error))
-    return TextAttack(attack.attack, attack.class_word, attack.models, attack.findings, rows)
+    return replace(attack, rows=rows)
 
 
 def _words(error: Exception) -> str:

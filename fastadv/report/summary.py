@@ -1,5 +1,6 @@
 """summary.md: the page's tables, for a reader of text."""
 
+from dataclasses import replace
 from typing import List
 
 from fastadv.evaluation.text_attack_page import visible
@@ -36,4 +37,4 @@ def _section(section: Section) -> List[str]:
 
 
 def _head(table: Table) -> Table:
-    return Table(table.key, table.caption, table.columns, table.rows[:MAX_ROWS])
+    return replace(table, rows=table.rows[:MAX_ROWS])

@@ -4,7 +4,7 @@ import csv
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Union
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from fastadv.evaluation.text_attack_page import visible
 
@@ -49,6 +49,10 @@ class Table:
     """of ``html_body`` where they are others"""
     html_whole: Optional[str] = None
     """what the page shows in place of the rows, escaped already; may be nothing"""
+    forms: Optional[Sequence[str]] = None
+    """of the numbers of each row, where rows are of different quantities; else the columns' own"""
+    said: Sequence[str] = ()
+    """columns whose one value the caption says: the CSV alone has them"""
 
     def __post_init__(self):
         if any(len(row) != len(self.columns) for row in self.rows):
@@ -58,33 +62,43 @@ class Table:
         """A table that scrolls within itself where the page is too narrow."""
         if self.html_whole is not None:
             return self.html_whole
-        columns = self.html_columns or self.columns
+        columns = self.html_columns or self._shown_columns
         head = "".join(f'<th scope="col"{_css(column)}>{escape(visible(column.name))}</th>' for column in columns)
         body = []
         for number, row in enumerate(self.rows):
             if self.html_body is not None:
                 cells = list(self.html_body[number])
             else:
-                cells = [_html_cell(cell, column) for cell, column in zip(row, self.columns)]
+                cells = [_html_cell(cell, column) for cell, column in self._shown(number, row)]
             first = f'<th scope="row"{_css(columns[0])}>{cells[0]}</th>'
             rest = "".join(f"<td{_css(c)}>{cell}</td>" for cell, c in zip(cells[1:], columns[1:]))
             body.append(f"<tr>{first}{rest}</tr>")
         lines = "\n".join(body)
         kind = "texts" if self.html_body is not None else "data many" if len(columns) > 8 else "data"
         return (
-            f'<div class="scroll"><table class="{kind}">'
+            f'<div class="scroll" tabindex="0"><table class="{kind}">'
             f"<caption>{escape(visible(self.caption))}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table></div>\n"
         )
 
     def markdown(self) -> str:
         """Under its caption; what Markdown or HTML would read as its own is escaped."""
-        lines = ["| " + " | ".join(in_markdown(column.name) for column in self.columns) + " |"]
-        lines.append("|" + "|".join("---" if column.is_text else "---:" for column in self.columns) + "|")
-        for row in self.rows:
-            cells = (in_markdown(shown_cell(cell, column)) for cell, column in zip(row, self.columns))
+        lines = ["| " + " | ".join(in_markdown(column.name) for column in self._shown_columns) + " |"]
+        lines.append("|" + "|".join("---" if column.is_text else "---:" for column in self._shown_columns) + "|")
+        for number, row in enumerate(self.rows):
+            cells = (in_markdown(shown_cell(cell, column)) for cell, column in self._shown(number, row))
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([in_markdown(self.caption), "", *lines, ""])
+
+    @property
+    def _shown_columns(self) -> List[Column]:
+        return [column for column in self.columns if column.name not in self.said]
+
+    def _shown(self, number: int, row: Sequence[Cell]) -> List[Tuple[Cell, Column]]:
+        """The cells of a row for a reader, with how each is written."""
+        form = {} if self.forms is None else {"form": self.forms[number]}
+        pairs = zip(row, self.columns)
+        return [(cell, column._replace(**form)) for cell, column in pairs if column.name not in self.said]
 
     def write_csv(self, path: Path) -> None:
         """Numbers as they are; an interval takes three columns; an empty cell is not known."""

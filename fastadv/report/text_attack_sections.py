@@ -12,9 +12,9 @@ from fastadv.report.sources import Source
 from fastadv.report.table import Column, Estimate, Table
 from fastadv.report.words import bullets, paragraph
 
-MAX_TEXTS = 60
+MAX_TEXTS = 40
 """with word differences on the page, of all models together; the CSV has the same"""
-MAX_TEXTS_OF_MODEL = 10
+MAX_TEXTS_OF_MODEL = 6
 MAX_LETTERS = 4000
 """of a text on the page"""
 
@@ -33,6 +33,9 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
     for one in records:
         if one.record.findings:
             parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(one.record.findings)}"))
+        if one.record.findings_at_caps:
+            at_caps = bullets(one.record.findings_at_caps)
+            parts.append(Html(f"<details><summary>where few words may change</summary>{at_caps}</details>\n"))
     texts = _texts(records, names, attacks)
     if texts.rows:
         note = (
@@ -120,7 +123,7 @@ def _texts(records: Sequence[Found], names: dict, attacks: dict) -> Table:
             for row in fooled[:most]:
                 if len(lines) >= MAX_TEXTS:
                     break
-                said = f"{row.predicted} → {row.predicted_adversarial}"
+                said = f"{row.predicted}\u00a0→\u00a0{row.predicted_adversarial}"
                 changed = f"{row.num_words_changed} of {row.num_words}"
                 line = [attacks[source, place], names[source, place, own], str(row.row), row.label, said, changed]
                 lines.append(

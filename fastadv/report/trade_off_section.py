@@ -1,10 +1,12 @@
 """What robustness costs without an attack: clean quality against quality under attack, a point a system."""
 
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from fastadv.report.before_after_section import LOOK_BEFORE
 from fastadv.report.chart import Chart, Point, Series
 from fastadv.report.evaluation_sections import evaluations_of, system_name
-from fastadv.report.named import Looks, found, system_names
+from fastadv.report.named import Found, Looks, found, system_names
 from fastadv.report.records import Number
 from fastadv.report.section import Section
 from fastadv.report.sources import Source
@@ -15,27 +17,56 @@ MAX_CHARTS = 6
 """the table has all"""
 _PROBE = "probe@"
 
+_UNDER_ATTACK = " under attack"
+_RATES_OF_SUCCESS = ("attack success", "fooled")
+"""of the attacker, as evaluation.json names them"""
+_TOWARDS = {"higher": "the upper right", "lower": "the lower right", None: "the right"}
+
 Pairs = Dict[str, Tuple[Estimate, Estimate]]
 """name of a system -> clean, attacked"""
 
 
+class TradeOff(NamedTuple):
+    """A chart's worth of pairs; of ``clean`` more is better."""
+
+    clean: str
+    attacked: str
+    pairs: Pairs
+    better: Optional[str] = "higher"
+    """of ``attacked``: "higher", "lower", or None where neither is"""
+    befores: Mapping[str, str] = MappingProxyType({})
+    """name of a run before training -> the run"""
+
+
 def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
     """From all that was measured both with and without an attack, on the same texts where the attack did both."""
-    found_pairs = [*_embeddings(sources), *_texts(sources), *_evaluations(sources), *_probes(sources)]
     charts, lines = [], []
-    for clean, attacked, pairs in found_pairs:
-        series = [Series(name, (Point(x, y),), looks.of(name)) for name, (x, y) in pairs.items()]
-        lines += [[name, clean, x, attacked, y] for name, (x, y) in pairs.items()]
+    for one in [*_embeddings(sources), *_texts(sources), *_evaluations(sources), *_probes(sources)]:
+        better = one.better or "neither"
+        lines += [[name, one.clean, x, one.attacked, y, better] for name, (x, y) in one.pairs.items()]
         if len(charts) < MAX_CHARTS:
-            caption = "Towards the upper right is better. Bars are 95 % intervals."
+            series = [_series(one, name, looks, len(sources) == 1) for name in one.pairs]
+            caption = f"Towards {_TOWARDS[one.better]} is better. Bars are 95 % intervals."
             key = f"trade-off-{len(charts) + 1}"
-            charts.append(Chart(key, attacked, clean, attacked, tuple(series), caption, is_line=False))
+            charts.append(Chart(key, one.attacked, one.clean, one.attacked, tuple(series), caption, is_line=False))
     if not charts:
         return []
     columns = [Column("system", is_text=True), Column("clean", is_text=True), Column("value", ".1f", True)]
     columns += [Column("under attack", is_text=True), Column("attacked", ".1f", True)]
-    table = Table("trade-off", "Clean quality and quality under attack [95 % interval]", columns, lines)
-    return [Section("Clean against robust", [*charts, table])]
+    columns.append(Column("better", is_text=True))
+    caption = (
+        "Clean quality, of which more is better, and what is left or lost under attack, with the side that is better "
+        "[95 % interval]"
+    )
+    return [Section("Clean against robust", [*charts, Table("trade-off", caption, columns, lines)])]
+
+
+def _series(of: TradeOff, name: str, looks: Looks, is_alone: bool) -> Series:
+    """A point; what a run began from is open, in the colour that it has in the run's other charts."""
+    if name not in of.befores:
+        return Series(name, (Point(*of.pairs[name]),), looks.of(name))
+    look = LOOK_BEFORE if is_alone else looks.of(of.befores[name])
+    return Series(name, (Point(*of.pairs[name]),), look, is_open=True)
 
 
 def chosen(radii: Sequence[float], mean_at: Callable[[float], Optional[float]], clean: float) -> Optional[float]:
@@ -45,11 +76,10 @@ def chosen(radii: Sequence[float], mean_at: Callable[[float], Optional[float]], 
     return min(left)[1] if left else None
 
 
-def _embeddings(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
-    records = found(sources, "embedding_attacks")
-    names = system_names(records)
+def _embeddings(sources: Sequence[Source]) -> List[TradeOff]:
+    names = system_names(found(sources, "embedding_attacks"))
     groups: Dict[tuple, Dict[str, Dict[float, Estimate]]] = {}
-    for source, place, record in records:
+    for source, place, record in _not_of_an_evaluation(sources, "embedding_attacks"):
         for own, curve in record.models.items():
             groups.setdefault((record.method, record.norm, *record.group), {})[names[source, place, own]] = dict(curve)
     results = []
@@ -65,54 +95,68 @@ def _embeddings(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
         radius = chosen(shared, mean_at, mean_at(0.0))
         if radius is not None:
             pairs = {name: (curve[0.0].times(100), curve[radius].times(100)) for name, curve in curves.items()}
-            results.append(("clean accuracy, %", f"accuracy, %, {method} {norm}, ε = {radius:g}", pairs))
+            results.append(TradeOff("clean accuracy, %", f"accuracy, %, {method} {norm}, ε = {radius:g}", pairs))
     return results
 
 
-def _texts(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
+def _texts(sources: Sequence[Source]) -> List[TradeOff]:
     records = found(sources, "text_attacks")
     names, attacks = system_names(records), attack_names(records)
     results = []
-    for source, place, record in records:
+    for source, place, record in _not_of_an_evaluation(sources, "text_attacks"):
         pairs = {}
         for model in record.models:
             clean, robust = model.shares["accuracy"].times(100), model.shares["robust_accuracy"].times(100)
             if clean.value is not None and robust.value is not None:
                 pairs[names[source, place, model.name]] = (clean, robust)
         if pairs:
-            results.append(("accuracy before, %", f"accuracy after {attacks[source, place]}, %", pairs))
+            results.append(TradeOff("accuracy before, %", f"accuracy after {attacks[source, place]}, %", pairs))
     return results
 
 
-def _evaluations(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
-    """STS-B against what was measured under each attack, over all evaluations."""
+def _not_of_an_evaluation(sources: Sequence[Source], kind: str) -> List[Found]:
+    """Records whose numbers evaluation.json does not have: there they are means over a system's seeds."""
+    parts = {(s.name, n.part) for s in sources if s.evaluation is not None for n in s.evaluation.numbers}
+    return [one for one in found(sources, kind) if (one.source, one.place) not in parts]
+
+
+def _evaluations(sources: Sequence[Source]) -> List[TradeOff]:
+    """What was measured under each attack, against the same without it; else against STS-B. Over all evaluations."""
     evaluations = evaluations_of(sources)
-    clean: Dict[str, Estimate] = {}
-    attacked: Dict[Tuple[str, str, str, str], Dict[float, Dict[str, Estimate]]] = {}
+    clean: Dict[Tuple[str, str, str], Dict[str, Number]] = {}
+    attacked: Dict[Tuple[str, str, str, str, Optional[str]], Dict[float, Dict[str, Estimate]]] = {}
     for source, evaluation in evaluations:
         for number in evaluation.numbers:
             if number.model is not None or number.estimate.value is None:
                 continue
             name = system_name(source, number.system, evaluations)
-            if number.set == "STS-B" and number.epsilon is None and number.part == "sts":
-                clean[name] = number.estimate
-            elif _is_attacked(number):
-                key = (number.part, number.set, number.metric, number.unit)
+            if _is_attacked(number):
+                key = (number.part, number.set, number.metric, number.unit, number.better)
                 attacked.setdefault(key, {}).setdefault(number.epsilon or 0.0, {})[name] = number.estimate
+            elif number.epsilon is None:
+                clean.setdefault((number.part, number.set, number.metric), {})[name] = number
     results = []
-    for (part, set_name, metric, unit), by_radius in attacked.items():
+    for (part, set_name, metric, unit, better), by_radius in attacked.items():
+        of_clean = next((clean[key] for key in _counterparts(part, set_name, metric) if key in clean), {})
         radius = _middle(by_radius)
-        at = f", ε = {radius:g}" if radius else ""
-        pairs = {name: (clean[name], value) for name, value in by_radius[radius].items() if name in clean}
+        pairs = {n: (of_clean[n].estimate, value) for n, value in by_radius[radius].items() if n in of_clean}
         if pairs:
-            words = " ".join(dict.fromkeys(filter(None, (part, set_name, metric.replace("_", " ")))))
-            results.append(("STS-B, Spearman × 100", f"{words}{at}{f', {unit}' if unit else ''}", pairs))
+            at = f", ε = {radius:g}" if radius else ""
+            words = f"{part}: {set_name} {metric}{at}{f', {unit}' if unit else ''}"
+            results.append(TradeOff(next(iter(of_clean.values())).what, words, pairs, better))
     return results
 
 
 def _is_attacked(number: Number) -> bool:
-    is_rate = any(word in number.metric for word in ("success", "robust", "adversarial", "after"))
+    """By the names that `fastadv evaluate all` gives; what an attack costs (queries) is no quality of the model."""
+    is_rate = number.metric.endswith(_UNDER_ATTACK) or number.metric in _RATES_OF_SUCCESS
     return is_rate or (number.epsilon is not None and number.epsilon > 0)
+
+
+def _counterparts(part: str, set_name: str, metric: str) -> List[Tuple[str, str, str]]:
+    """(part, set, metric) of what a number under attack would be without it, the nearest first."""
+    names = ("accuracy", "spearman") if metric in _RATES_OF_SUCCESS else (metric.removesuffix(_UNDER_ATTACK),)
+    return [*((part, set_name, name) for name in names), ("sts", "STS-B", "spearman")]
 
 
 def _middle(by_radius: Dict[float, object]) -> float:
@@ -120,9 +164,10 @@ def _middle(by_radius: Dict[float, object]) -> float:
     return radii[len(radii) // 2]
 
 
-def _probes(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
+def _probes(sources: Sequence[Source]) -> List[TradeOff]:
     """Of runs that were measured before and after: the sentiment probe, each run and what it began from."""
     by_radius: Dict[float, Pairs] = {}
+    befores: Dict[str, str] = {}
     for one in sources:
         rows = {} if one.run is None or not one.run.results else {row["key"]: row for row in one.run.results["rows"]}
         if "probe@0" not in rows:
@@ -130,14 +175,14 @@ def _probes(sources: Sequence[Source]) -> List[Tuple[str, str, Pairs]]:
         for key, row in rows.items():
             if key.startswith(_PROBE) and row["radius"]:
                 pairs = by_radius.setdefault(row["radius"], {})
+                befores[f"{one.name}, before"] = one.name
                 for side, name in (("before", f"{one.name}, before"), ("after", one.name)):
                     pairs[name] = (_side(rows["probe@0"], side), _side(row, side))
     radius = _middle(by_radius) if by_radius else None
-    return (
-        []
-        if radius is None
-        else [("sentiment probe, clean, %", f"sentiment probe, %, radius {radius:g}", by_radius[radius])]
-    )
+    if radius is None:
+        return []
+    under = f"sentiment probe, %, radius {radius:g}"
+    return [TradeOff("sentiment probe, clean, %", under, by_radius[radius], befores=befores)]
 
 
 def _side(row: dict, side: str) -> Estimate:

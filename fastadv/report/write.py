@@ -12,6 +12,7 @@ from fastadv.report.page import page
 from fastadv.report.run_record import list_files, read_run
 from fastadv.report.sources import Source, find_files, read_sources
 from fastadv.report.summary import summary
+from fastadv.report.written_files import clear_written, read_list, write_list
 
 PAGE = "report.html"
 DEFAULT_OUT = "report"
@@ -72,8 +73,8 @@ def describe_report(folders: Sequence[str | Path], out: Optional[str] = None) ->
 def write_whole_report(folders: Sequence[str | Path], out: Optional[str] = None) -> Tuple[Path, List[str]]:
     """Writes the page, ``figures/*.png``, ``tables/*.csv`` and ``summary.md``; returns the page's path and its notes.
 
-    A chart's points stand in ``tables/figure-KEY.csv``. Files of these folders that an earlier report has left and
-    this one has not are left alone.
+    A chart's points stand in ``tables/figure-KEY.csv``. What an earlier report has left there and this one has not
+    written is removed (`fastadv.report.written_files`); anything else in these folders is left alone.
 
     Raises:
         UserError: no folder, one that is given twice, or one with nothing that can be read.
@@ -84,9 +85,14 @@ def write_whole_report(folders: Sequence[str | Path], out: Optional[str] = None)
     report, folder = place_of(folders, out)
     content = content_of(sources)
     is_run_alone = len(sources) == 1 and sources[0].run is not None
+    files = ["summary.md", *(f"figures/{chart.key}.png" for chart in content.charts)]
+    files += [f"tables/figure-{chart.key}.csv" for chart in content.charts]
+    files += [f"tables/{table.key}.csv" for table in content.tables]
     with naming(folder):
         for name in ("figures", "tables"):
             (folder / name).mkdir(parents=True, exist_ok=True)
+    # Before the first of them is written: a report that is killed leaves none that is not listed.
+    write_list(folder, {*files, *read_list(folder)})
     if is_run_alone and out is None:
         write_report(sources[0].folder)
     else:
@@ -100,6 +106,8 @@ def write_whole_report(folders: Sequence[str | Path], out: Optional[str] = None)
         with written_aside(folder / "tables" / f"{table.key}.csv") as aside:
             table.write_csv(aside)
     _write(folder / "summary.md", summary(content))
+    clear_written(folder, but=files)
+    write_list(folder, files)
     return report, content.notes
 
 

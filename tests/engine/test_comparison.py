@@ -94,7 +94,7 @@ def test_the_table_compares_the_first_weights_with_the_exported_ones(make_measur
     assert f"| {row['label']} | {numbers[0]} | {numbers[1]} |" in (folder / "model" / "README.md").read_text()
     assert (folder / "attack.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "report.html").read_text()
-    assert "<h2>Before and after training</h2>" in page and "attack.png" in page
+    assert ">Before and after training</h2>" in page and "attack.png" in page
     assert f'<td class="before">{numbers[0]}</td><td class="after">{numbers[1]}</td>' in page
 
 

@@ -7,6 +7,12 @@ import numpy as np
 from fastadv.config import EvaluationConfig
 from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.geometry_of_models import write_geometry
+from fastadv.evaluation.intervals import NUM_RESAMPLES
+from fastadv.evaluation.suite_attacks import _of_text_rows
+from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers, spearman_measured
+from fastadv.evaluation.suite_parts import _GEOMETRY
+from fastadv.evaluation.suite_report import write_evaluation
+from fastadv.evaluation.text_attack_report import json_ready
 from fastadv.evaluation.text_attack_report import write_report as write_text_attack
 from fastadv.evaluation.text_attack_rows import write_rows
 from fastadv.evaluation.text_attack_run import rows_files
@@ -72,7 +78,7 @@ def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilon
     for number, name in enumerate(names):
         clean = 0.9 - 0.02 * number
         rows = [
-            {"epsilon": e, "accuracy": estimate(clean * float(np.exp(-e * (3 - number / 2))) + 0.01 * rng.random())}
+            {"epsilon": e, "accuracy": estimate(clean * float(np.exp(-e * (3 - number / 2 + 0.1 * rng.random()))))}
             for e in epsilons
         ]
         models.append({"name": name, "accuracy": estimate(clean), "epsilons": rows, "checks": [], "warnings": []})
@@ -85,10 +91,14 @@ def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilon
 
 def make_text_attack(folder, names=("fine-tuning", "scal"), recipe="deepwordbug", num_rows=60, seed=0):
     """All files of an attack on texts, by its own writers."""
-    runs = [(name, drawn_rows(num_rows, seed + i), {"labels": list(LABELS)}) for i, name in enumerate(names)]
-    protocol = {"recipe": recipe, "data": {"source": "demo:imdb", "split": "test"}}
-    write_text_attack(folder, runs, protocol)
-    for (_, rows, _), path in zip(runs, rows_files(folder, list(names))):
+    return write_text_rows(folder, {name: drawn_rows(num_rows, seed + i) for i, name in enumerate(names)}, recipe)
+
+
+def write_text_rows(folder, rows_of, recipe):
+    """All files of an attack on texts, of the rows of each model."""
+    runs = [(name, rows, {"labels": list(LABELS)}) for name, rows in rows_of.items()]
+    write_text_attack(folder, runs, {"recipe": recipe, "data": {"source": "demo:imdb", "split": "test"}})
+    for rows, path in zip(rows_of.values(), rows_files(folder, list(rows_of))):
         write_rows(path, rows)
     return folder
 
@@ -109,45 +119,54 @@ def make_geometry(folder, names=("demo:minilm", "runs/a/model", "runs/b/model"),
     return folder
 
 
-def make_evaluation(folder, systems=("simcse", "uscal"), seed=0):
-    """evaluation.json, and parts beside it."""
-    folder.mkdir(parents=True)
+def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, num_seeds=2):
+    """evaluation.json by its own writer, of numbers under the suite's own names, and parts beside it."""
+    models = [f"runs/{system}-{number}/model" for system in systems for number in range(num_seeds)]
     rng = np.random.default_rng(seed)
-    numbers, differences = [], []
-
-    def add(part, set_name, metric, system, value, epsilon=None, unit="x 100", why=None):
-        low, high = (None, None) if value is None else (value - 1.5, value + 1.5)
-        row = {"part": part, "set": set_name, "metric": metric, "epsilon": epsilon, "system": system, "value": value}
-        row |= {"model": None, "low": low, "high": high, "spread": 0.4, "num": 1379, "unit": unit, "better": "higher"}
-        numbers.append({**row, "seed": 0, **({"why": why} if why else {})})
-        numbers.append({**row, "seed": 0, "model": f"runs/{system}-0/model", "spread": None})
-
-    for i, system in enumerate(systems):
-        add("sts", "STS-B", "spearman", system, 78.0 + i + float(rng.random()))
-        add("sts", "SICK-R", "spearman", system, 72.0 + i + float(rng.random()))
-        add("transfer", "MR", "accuracy", system, None, unit="%", why="no such folder")
+    human, measured, rows_of = rng.random(200), [], {}
+    for i, model in enumerate(models):
+        for name in ("STS-B", "SICK-R"):
+            scores = human + rng.normal(scale=0.25 - 0.02 * (i // num_seeds), size=200)
+            measured.append(spearman_measured(Quantity("sts", name, "spearman"), model, scores, human))
+        measured.append(Measured(Quantity("transfer", "MR", "accuracy"), model, None, why="no such folder"))
         for epsilon in (0.1, 0.2, 0.4):
-            value = 70.0 - 100 * epsilon + 5 * i + float(rng.random())
-            add("embeddings", "held-out", "retrieval", system, value, epsilon, "%")
-        if i:
-            row = {"part": "sts", "set": "STS-B", "metric": "spearman", "epsilon": None, "system": system}
-            row |= {"baseline": systems[0], "value": 1.0, "low": 0.2, "high": 1.8, "p_value": 0.013}
-            differences.append({**row, "test": "paired bootstrap", "num": 1379})
+            quantity = Quantity("embeddings", "held-out", "retrieval@1", epsilon, "%")
+            rows = 100.0 * (rng.random(200) < 0.85 - epsilon + 0.05 * (i // num_seeds))
+            measured.append(Measured(quantity, model, rows.mean(), num=200, rows=rows, is_binary=True))
+        for key, value in (("alignment", 0.2), ("uniformity", -3.0)):
+            draws = value + 0.02 * rng.normal(size=NUM_RESAMPLES)
+            quantity = Quantity("geometry", "STS-B", key, None, *_GEOMETRY[key])
+            measured.append(
+                Measured(
+                    quantity, model, value + 0.01 * i, *(value + 0.01 * i + d for d in (-0.04, 0.04)), 200, draws=draws
+                )
+            )
+        rows_of[model] = drawn_rows(num_rows, seed + i)
+        measured += _of_text_rows("text-deepwordbug", "demo:imdb", model, rows_of[model])
+    named = [System(name, tuple(models[i * num_seeds : (i + 1) * num_seeds])) for i, name in enumerate(systems)]
+    found = all_numbers(named, measured, seed)
     parts = {"sts": "done", "embeddings": "done", "geometry": "done", "text-deepwordbug": "done", "transfer": "n/a"}
+    why = "no such folder"
     written = {
         "format": 1,
-        "systems": [{"name": name, "models": [f"runs/{name}-0/model", f"runs/{name}-1/model"]} for name in systems],
+        "systems": [{"name": one.name, "models": list(one.models)} for one in named],
         "parts": {
-            name: {"status": status, "why": "no such folder" if status == "n/a" else None, "files": [], "seconds": 1.0}
+            name: {
+                "status": status,
+                "why": why if status == "n/a" else None,
+                "files": [],
+                "protocol": {},
+                "seconds": 1.0,
+            }
             for name, status in parts.items()
         },
-        "numbers": numbers,
-        "differences": differences,
+        "numbers": json_ready(found.numbers),
+        "differences": json_ready(found.differences),
         "warnings": ["the folds are few"],
         "versions": {"fastadv": "0.1.0"},
-        "seed": 0,
+        "seed": seed,
     }
-    (folder / "evaluation.json").write_text(json.dumps(written), encoding="utf-8")
-    make_geometry(folder / "geometry", systems, seed)
-    make_text_attack(folder / "text-deepwordbug", systems, seed=seed)
+    write_evaluation(folder, written)
+    make_geometry(folder / "geometry", models, seed)
+    make_text_attack(folder / "text-deepwordbug", models, "deepwordbug", num_rows, seed)
     return folder

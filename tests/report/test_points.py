@@ -114,7 +114,7 @@ def test_a_chart_is_small_and_long_series_are_thinned_with_a_note(charts):
     for chart in charts:
         assert len(chart_svg(chart, chart.key)) <= 40_000, chart.key
     loss = next(chart for chart in charts if chart.key == "training-loss")
-    assert f"At most {MAX_POINTS // len(loss.series)} points a line are drawn, of up to 700 logged" in loss.caption
+    assert f"{MAX_POINTS // len(loss.series)} of 700 points a line." in loss.caption
     assert {one.num_points for one in loss.series} == {700}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -10,41 +9,7 @@ from fastadv.evaluation.charts import running_mean
 from fastadv.report.run_record import read_series
 from fastadv.report.write import write_report
 from tests.report.made import results_of_a_run
-
-VOID = {"meta", "br", "path", "use", "rect"}
-
-
-class Page(HTMLParser):
-    """Tags, ids, text; and whether every tag is closed in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.ids, self.links, self.texts = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("src", "href", "xlink:href", "srcset", "action"):
-                self.links.append(value)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
+from tests.report.parsed_page import Page
 
 
 def write_run(folder, with_results=True):

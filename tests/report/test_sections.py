@@ -1,0 +1,156 @@
+"""What the page says of costs, configurations, queries and geometry, against numbers worked out by hand."""
+
+import csv
+import json
+
+import pytest
+
+from fastadv.report.content import content_of
+from fastadv.report.sources import read_sources
+from tests.evaluation.attacked_rows import made_row
+from tests.report.made import make_geometry, make_text_attack, write_text_rows
+
+
+def content(*folders):
+    return content_of(read_sources(folders))
+
+
+def table(found, key):
+    (one,) = (one for one in found.tables if one.key == key)
+    return one
+
+
+def chart(found, key):
+    (one,) = (one for one in found.charts if one.key == key)
+    return one
+
+
+def write_run(folder, rows=({"step": 1, "loss": 1.0},), config="objective: simcse\n"):
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def test_costs_are_medians_shares_and_hours(tmp_path):
+    times = {"data": 0.1, "forward": 0.2, "search": 0.4, "adversarial": 0.1, "backward": 0.1, "optimizer": 0.1}
+    rows = []
+    for step, factor in ((10, 1.0), (20, 2.0), (40, 3.0)):
+        row = {"step": step, **{f"time/{name}": factor * value for name, value in times.items()}}
+        rows.append({**row, "tokens_per_s": 100.0 * factor, "memory_gib": 2.0 - factor / 4, "mfu": 0.25})
+    rows[1] |= {"time/eval": 0.5, "time/save": 0.1}
+    columns = {column.name for column in table(content(write_run(tmp_path / "a", rows)), "cost").columns}
+    cost = table(content(write_run(tmp_path / "one", rows), write_run(tmp_path / "two")), "cost")
+    first, second = (dict(zip((column.name for column in cost.columns), row)) for row in cost.rows)
+    expected = {"s a step": 2.0, "search, %": 40.0, "adversarial pass, %": 10.0, "adversarial part, %": 50.0}
+    # 10 steps of 1 s, 10 of 2 s, 20 of 3 s; the second line's 0.6 s a step for ten steps apart.
+    expected |= {"training, h": 90 / 3600, "evaluating and saving, h": 6 / 3600, "tokens/s": 200.0}
+    expected |= {"memory, GiB": 1.75, "MFU, %": 25.0, "steps": 40}
+    assert {name: first[name] for name in expected} == pytest.approx(expected)
+    assert second["steps"] == 1 and second["s a step"] is None and set(first) == columns
+    assert "sentences/s" not in first
+
+
+def test_configurations_are_set_side_by_side_where_they_differ(tmp_path):
+    configs = (
+        "objective: simcse\nencoder: {model: m, pooling: mean}\ntrain: {seed: 0, steps: [1, 2]}\nlr: 1.0e-5\n",
+        "objective: uscal\nencoder: {model: m, pooling: mean}\ntrain: {seed: 0, steps: [1, 3]}\n"
+        "lr: 0.00001\nextra: null\n",
+        "objective: uscal\nencoder: {model: m, pooling: cls}\ntrain: {seed: 0, steps: [1, 2]}\nlr: 1.0e-5\n",
+    )
+    found = content(*(write_run(tmp_path / f"run{i}", config=config) for i, config in enumerate(configs)))
+    rows = {row[0]: row[1:] for row in table(found, "config-differences").rows}
+    assert rows == {
+        "objective": ["simcse", "uscal", "uscal"],
+        "encoder.pooling": ["mean", "mean", "cls"],
+        "train.steps": ["[1, 2]", "[1, 3]", "[1, 2]"],
+        "extra": ["not there", "", "not there"],
+    }
+    (section,) = (section for section in found.sections if section.title == "Configuration")
+    assert "3 other values are equal in all runs" in section.parts[0].text
+    # Every file is there whole.
+    assert all(
+        f"run{i}: all of config.yaml" in "".join(getattr(p, "text", "") for p in section.parts) for i in range(3)
+    )
+
+
+def test_equal_configurations_say_so(tmp_path):
+    found = content(write_run(tmp_path / "a"), write_run(tmp_path / "b"))
+    assert all(one.key != "config-differences" for one in found.tables)
+    (section,) = (section for section in found.sections if section.title == "Configuration")
+    assert "No value differs" in section.parts[1].text
+
+
+def write_attack(folder, recipe, outcomes):
+    """An attack of rows with these outcomes and queries, a model each."""
+    rows_of = {}
+    for name, of_model in outcomes.items():
+        rows = [
+            made_row(i, outcome, num_words_changed=1, num_queries=queries)
+            for i, (outcome, queries) in enumerate(of_model)
+        ]
+        rows_of[name] = rows
+    return write_text_rows(folder, rows_of, recipe)
+
+
+def test_queries_stand_against_the_accuracy_that_an_attack_takes(tmp_path):
+    """RobustSentEmbed's figure 2; a text that was wrong before costs no query and loses nothing."""
+    first = {
+        "weak": [("succeeded", 10), ("succeeded", 30), ("failed", 50), ("skipped", 1)],
+        "strong": [("succeeded", 40), ("failed", 100), ("failed", 160), ("failed", 100)],
+    }
+    second = {"weak": [("succeeded", 5)] * 3 + [("skipped", 1)], "strong": [("succeeded", 7)] * 2 + [("failed", 7)] * 2}
+    folders = [write_attack(tmp_path / "a", "textfooler", first), write_attack(tmp_path / "b", "deepwordbug", second)]
+    figure = chart(content(*folders), "queries-accuracy-drop")
+    points = {one.name: {p.label: (p.x.value, p.y.value) for p in one.points} for one in figure.series}
+    assert points == {
+        "weak": {"textfooler": (50.0, pytest.approx(30.0)), "deepwordbug": (75.0, pytest.approx(5.0))},
+        "strong": {"textfooler": (25.0, pytest.approx(100.0)), "deepwordbug": (50.0, pytest.approx(7.0))},
+    }
+    assert figure.joins_labels and not figure.is_line
+    assert all(p.y.low <= p.y.value <= p.y.high for one in figure.series for p in one.points)
+
+
+def test_texts_show_the_words_that_changed(tmp_path):
+    found = content(make_text_attack(tmp_path / "attack", num_rows=30))
+    texts = table(found, "text-changes")
+    assert len(texts.rows) == 12 and {row[1] for row in texts.rows} == {"fine-tuning", "scal"}
+    assert all("<del>number</del>" in row[-1] and "<ins>figure</ins>" in row[-1] for row in texts.html_body)
+    assert all("number" in row[-2] and "figure" in row[-1] for row in texts.rows)
+    rates = table(found, "text-attacks")
+    results = json.loads((tmp_path / "attack" / "text-attack.json").read_text())
+    columns = [column.name for column in rates.columns]
+    for row, model in zip(rates.rows, results["models"]):
+        cells = dict(zip(columns, row))
+        assert cells["success, %"].value == pytest.approx(100 * model["rates"]["success"]["any"]["value"])
+        assert cells["after, %"].value == pytest.approx(100 * model["rates"]["robust_accuracy"]["value"])
+        assert cells["queries"].value == model["rates"]["queries"]["value"]
+
+
+def test_alignment_and_uniformity_are_a_point_a_model(tmp_path):
+    """RobustSentEmbed's figure 3: uniformity to the right, alignment upwards, as geometry.json has them."""
+    folder = make_geometry(tmp_path / "geometry")
+    written = {row["model"]: row["quantities"] for row in json.loads((folder / "geometry.json").read_text())["models"]}
+    found = content(folder)
+    figure = chart(found, "alignment-uniformity")
+    assert figure.x_label.startswith("uniformity") and figure.y_label.startswith("alignment")
+    assert "lower left" in figure.caption and "2,551 sentences of STS-B test" in figure.caption
+    named = {"demo:minilm": "demo:minilm", "runs/a/model": "runs/a/model", "runs/b/model": "runs/b/model"}
+    for one in figure.series:
+        quantities, (point,) = written[named[one.name]], one.points
+        assert list(point.x) == [quantities["uniformity"][part] for part in ("value", "low", "high")]
+        assert list(point.y) == [quantities["alignment"][part] for part in ("value", "low", "high")]
+    figure.write_csv(tmp_path / "points.csv")
+    with (tmp_path / "points.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["series"] for row in csv.DictReader(file)] == [one.name for one in figure.series]
+
+
+def test_a_model_without_alignment_is_in_the_table_alone(tmp_path):
+    folder = make_geometry(tmp_path / "geometry")
+    found = json.loads((folder / "geometry.json").read_text())
+    found["models"][1]["quantities"].pop("alignment")
+    found["models"][2]["quantities"]["alignment"] = {"value": None, "low": None, "high": None}
+    (folder / "geometry.json").write_text(json.dumps(found))
+    shown = content(folder)
+    assert [one.name for one in chart(shown, "alignment-uniformity").series] == ["demo:minilm"]
+    assert len(table(shown, "geometry").rows) == 3

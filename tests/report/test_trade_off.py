@@ -1,0 +1,150 @@
+"""Clean against robust: what is paired with what, by the names of `fastadv evaluate all`, and which side is better."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fastadv.errors import UserError
+from fastadv.evaluation.suite_attacks import _of_measurement
+from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
+from fastadv.evaluation.suite_report import write_evaluation
+from fastadv.evaluation.text_attack_report import json_ready
+from fastadv.report.content import content_of
+from fastadv.report.sources import read_sources
+from tests.report.made import make_embedding_attack, make_evaluation, make_run, make_text_attack
+
+SYSTEMS = (System("simcse", ("a",)), System("uscal", ("b",)))
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory):
+    return make_evaluation(tmp_path_factory.mktemp("made") / "evaluation")
+
+
+def trade_off(*folders):
+    """The section's charts by their titles, and its table."""
+    content = content_of(read_sources(folders))
+    (section,) = (section for section in content.sections if section.title == "Clean against robust")
+    return {chart.title: chart for chart in section.charts}, section.tables[0]
+
+
+def write_measured(folder, measured):
+    """evaluation.json of these numbers alone."""
+    found = all_numbers(SYSTEMS, measured)
+    parts = {one.quantity.part: {"status": "done", "why": None, "files": [], "protocol": {}} for one in measured}
+    systems = [{"name": one.name, "models": list(one.models)} for one in SYSTEMS]
+    record = {"format": 1, "systems": systems, "parts": parts, "warnings": [], "versions": {}, "seed": 0}
+    record |= {"numbers": json_ready(found.numbers), "differences": json_ready(found.differences)}
+    write_evaluation(folder, record)
+    return folder
+
+
+def of_both(quantity, first, second):
+    return [Measured(quantity, model, value, value - 1, value + 1, 9) for model, value in (("a", first), ("b", second))]
+
+
+def points(chart):
+    return {one.name: (one.points[0].x.value, one.points[0].y.value) for one in chart.series}
+
+
+def test_an_attack_on_texts_is_set_against_accuracy_and_success_is_better_lower(evaluation):
+    charts, table = trade_off(evaluation)
+    numbers = json.loads((evaluation / "evaluation.json").read_text())["numbers"]
+    means = {
+        (n["part"], n["metric"], n["epsilon"], n["system"]): n["value"]
+        for n in numbers
+        if n["model"] is None and n["set"] != "SICK-R"
+    }
+    part = "text-deepwordbug"
+    for metric, side in (("accuracy under attack", "upper right"), ("attack success", "lower right")):
+        (chart,) = (chart for title, chart in charts.items() if metric in title)
+        assert f"Towards the {side} is better" in chart.caption
+        assert chart.x_label == "demo:imdb accuracy (%)"
+        expected = {s: (means[part, "accuracy", None, s], means[part, metric, None, s]) for s in ("simcse", "uscal")}
+        assert points(chart) == expected
+    (chart,) = (chart for title, chart in charts.items() if "retrieval@1" in title)
+    assert "ε = 0.2" in chart.title and chart.x_label == "STS-B spearman (x 100)"
+    assert points(chart)["uscal"] == (
+        means["sts", "spearman", None, "uscal"],
+        means["embeddings", "retrieval@1", 0.2, "uscal"],
+    )
+    # What an attack costs is no quality, and the geometry is not attacked.
+    assert not any(word in title for title in charts for word in ("queries", "alignment"))
+    betters = {row[3].split(" ")[2]: row[5] for row in table.rows}
+    assert {row[5] for row in table.rows if "success" in row[3]} == {"lower"}
+    assert {row[5] for row in table.rows if "success" not in row[3]} == {"higher"} and len(betters) == 3
+
+
+def test_adversarial_sts_is_set_against_its_own_pairs_and_fooled_is_better_lower(tmp_path):
+    base = Quantity("adv-sts", "STS-B pairs", "fooled", None, "%", "lower")
+    high = base._replace(unit="x 100", better="higher")
+    measured = of_both(base, 40.0, 30.0)
+    measured += of_both(high._replace(metric="spearman"), 81.0, 82.0)
+    measured += of_both(high._replace(metric="spearman under attack"), 50.0, 60.0)
+    measured += of_both(Quantity("sts", "STS-B", "spearman"), 77.0, 78.0)
+    charts, _ = trade_off(write_measured(tmp_path / "e", measured))
+    assert len(charts) == 2
+    fooled, under = (
+        charts["adv-sts: STS-B pairs fooled, %"],
+        charts["adv-sts: STS-B pairs spearman under attack, x 100"],
+    )
+    assert points(fooled) == {"simcse": (81.0, 40.0), "uscal": (82.0, 30.0)} and "lower right" in fooled.caption
+    assert points(under) == {"simcse": (81.0, 50.0), "uscal": (82.0, 60.0)} and "upper right" in under.caption
+
+
+def test_what_neither_side_is_better_of_says_so(tmp_path):
+    measured = of_both(Quantity("sts", "STS-B", "spearman"), 77.0, 78.0)
+    measured += of_both(Quantity("embeddings", "s", "mean cosine", 0.5, "", None), 0.2, 0.3)
+    ((chart,), table) = (lambda found: (list(found[0].values()), found[1]))(
+        trade_off(write_measured(tmp_path / "e", measured))
+    )
+    assert "Towards the right is better" in chart.caption and {row[5] for row in table.rows} == {"neither"}
+
+
+def test_encoders_are_set_against_their_own_probe_without_attack(tmp_path):
+    rng, measured = np.random.default_rng(0), []
+    for model in ("a", "b"):
+        names = ("retrieval@0.1", "centred_cosine@0.1", "probe@0", "probe@0.025", "probe@0.05", "probe_misspelt")
+        values = {name: (rng.random(40) < 0.7).astype(float) for name in names}
+        measured += list(_of_measurement("embeddings", "demo:held-out", model, values))
+    charts, _ = trade_off(write_measured(tmp_path / "e", measured))
+    # Nothing clean is there for retrieval: no STS-B was measured.
+    ((title, chart),) = charts.items()
+    assert title == "embeddings: demo sentiment probe accuracy, ε = 0.05, %"
+    assert chart.x_label == "demo sentiment probe accuracy (%)"
+
+
+def test_parts_of_an_evaluation_are_not_drawn_twice(tmp_path, evaluation):
+    """Their files lie beside evaluation.json, a model each; the page has the systems' means."""
+    charts, table = trade_off(evaluation)
+    assert not any("after" in title for title in charts) and {row[0] for row in table.rows} == {"simcse", "uscal"}
+    alone, _ = trade_off(make_text_attack(tmp_path / "attack"), evaluation)
+    (title,) = set(alone) - set(charts)
+    assert title == "accuracy after deepwordbug (attack), %"
+
+
+def test_a_classifier_is_drawn_at_the_radius_that_tells_models_apart(tmp_path):
+    charts, table = trade_off(make_embedding_attack(tmp_path / "attack"))
+    attack = json.loads((tmp_path / "attack" / "attack.json").read_text())
+    ((title, chart),) = charts.items()
+    assert title == "accuracy, %, pgd l2, ε = 0.25" and "upper right" in chart.caption
+    for model in attack["models"]:
+        (row,) = (row for row in model["epsilons"] if row["epsilon"] == 0.25)
+        expected = (100 * model["accuracy"]["value"], 100 * row["accuracy"]["value"])
+        assert points(chart)[model["name"]] == pytest.approx(expected)
+
+
+def test_runs_are_set_against_what_they_began_from(tmp_path):
+    charts, table = trade_off(make_run(tmp_path / "one"), make_run(tmp_path / "two", seed=1))
+    ((title, chart),) = charts.items()
+    assert "sentiment probe" in title
+    assert {one.name for one in chart.series} == {"one", "one, before", "two", "two, before"}
+
+
+def test_an_unknown_side_is_no_number_of_this_version(tmp_path):
+    folder = write_measured(tmp_path / "e", of_both(Quantity("sts", "STS-B", "spearman"), 77.0, 78.0))
+    path = folder / "evaluation.json"
+    path.write_text(path.read_text().replace('"higher"', '"upwards"'))
+    with pytest.raises(UserError, match="better 'upwards', expected 'higher', 'lower' or null"):
+        read_sources([folder])
