@@ -1,18 +1,12 @@
 """reconstruct.html: adversarial texts to look at, with the words that changed marked; one file, no network."""
 
-from html import escape
-from typing import List, Sequence
+from typing import Sequence
 
-from fastadv.evaluation.reconstruct import word_changes
-from fastadv.report.stylesheet import stylesheet
+from fastadv.report.html_page import html_page
+from fastadv.report.shown_text import marked, shown
 
 MAX_SHOWN = 200
 """texts of a model, those of the smallest radius first; the table has all"""
-
-_STYLE = """
-.texts td { text-align: left; white-space: normal; vertical-align: top; }
-del { color: var(--worse); } ins { color: var(--better); text-decoration: none; border-bottom: 1px solid currentColor; }
-"""
 
 
 def page(results: dict, examples: Sequence) -> str:
@@ -22,27 +16,13 @@ def page(results: dict, examples: Sequence) -> str:
         results: what ``reconstruct.json`` holds.
         examples: `fastadv.evaluation.reconstruct_run.Example`, of all models.
     """
-    style = stylesheet() + _STYLE
     data = results["data"]
-    lead = escape(f"{data['num_texts']:,} texts of {data['source']} ({data['split']})")
+    lead = shown(f"{data['num_texts']:,} texts of {data['source']} ({data['split']})")
     sections = [f'<header><h1>Adversarial text</h1><p class="lead">{lead}</p></header>\n', _how(results)]
     sections.append(_rates(results))
     for model in results["models"]:
         sections.append(_texts(model["name"], [one for one in examples if one.model == model["name"]]))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Adversarial text</title>
-<style>
-{style}</style>
-</head>
-<body>
-{"".join(sections)}</body>
-</html>
-"""
+    return html_page("Adversarial text", "".join(sections))
 
 
 def _how(results: dict) -> str:
@@ -54,7 +34,7 @@ def _how(results: dict) -> str:
         frozenset([False]): "the word whose embedding is nearest",
     }.get(frozenset(has_reconstructor), "the word the model's reconstructor says, or where it has none the nearest one")
     return (
-        f'<p class="note">Embeddings are perturbed {escape(by)} in {settings["num_steps"]} steps of PGD in the '
+        f'<p class="note">Embeddings are perturbed {shown(by)} in {settings["num_steps"]} steps of PGD in the '
         f"{settings['norm']} ball of a text; then every token becomes {how}. The text is tokenised anew before it is "
         "classified. A text is attacked where the model is right without that.</p>\n"
     )
@@ -70,9 +50,9 @@ def _rates(results: dict) -> str:
             cells = [f"{row['epsilon']:g}", f"{row['num_attacked']:,}"]
             cells += [_percent(one) for one in (*shares, row["share_of_words_changed"])]
             by_class = ", ".join(f"{k} {v['num_fooled']} of {v['num_attacked']}" for k, v in row["per_class"].items())
-            columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            lines.append(f'<tr title="{escape(by_class)}"><td>{escape(model["name"])}</td>{columns}</tr>')
-    columns = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+            columns = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
+            lines.append(f'<tr title="{shown(by_class)}"><td>{shown(model["name"])}</td>{columns}</tr>')
+    columns = "".join(f'<th scope="col">{shown(cell)}</th>' for cell in head)
     body = "\n".join(lines)
     return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n'
 
@@ -84,7 +64,7 @@ def _texts(name: str, examples: Sequence) -> str:
         if one.is_fooled and one.row not in seen:
             seen.add(one.row)
             fooled.append(one)
-    title = f"<h2>{escape(name)}: {len(fooled):,} texts</h2>\n"
+    title = f"<h2>{shown(name)}: {len(fooled):,} texts</h2>\n"
     if not fooled:
         return f'{title}<p class="note">No text fooled it.</p>\n'
     more = f'<p class="note">The first {MAX_SHOWN} of them.</p>\n' if len(fooled) > MAX_SHOWN else ""
@@ -95,18 +75,9 @@ def _texts(name: str, examples: Sequence) -> str:
 
 
 def _text(one) -> str:
-    said = f"{escape(one.predicted)} → {escape(one.predicted_after)}"
-    return f"<tr><td>{one.row}</td><td>{one.epsilon:g}</td><td>{said}</td><td>{_marked(one)}</td></tr>"
-
-
-def _marked(one) -> str:
-    parts: List[str] = []
-    for before, after in word_changes(one.text, one.reconstructed):
-        if before == after:
-            parts.append(escape(before))
-        else:
-            parts += [f"<del>{escape(before)}</del>"] * bool(before) + [f"<ins>{escape(after)}</ins>"] * bool(after)
-    return " ".join(parts)
+    said = f"{shown(one.predicted)} → {shown(one.predicted_after)}"
+    text = marked(one.text, one.reconstructed)
+    return f"<tr><td>{one.row}</td><td>{one.epsilon:g}</td><td>{said}</td><td>{text}</td></tr>"
 
 
 def _percent(share) -> str:

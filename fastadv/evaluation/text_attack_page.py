@@ -1,28 +1,19 @@
 """text-attack.html: what the attack found, and the texts with the words it changed; one file, no network."""
 
 import base64
-import unicodedata
 from html import escape
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from fastadv.evaluation.text_attack_control import AttackedModel
 from fastadv.evaluation.text_attack_rates import CAPS
 from fastadv.evaluation.text_attack_rows import ERROR, SUCCEEDED, TextAttackRow
-from fastadv.report.stylesheet import stylesheet
+from fastadv.report.html_page import html_page
+from fastadv.report.shown_text import marked, shown
 
 MAX_SHOWN = 200
 """texts of a model, those of the fewest changes first; the rows' file has all"""
-MAX_WORDS_SHOWN = 400
-"""of a text, from its first change on"""
 
-# Told apart by line as well as by colour: blue and orange, struck out and underlined.
 _STYLE = """
-:root { --gone: #a3480a; --come: #0b5fa5; }
-@media (prefers-color-scheme: dark) { :root { --gone: #f0a35e; --come: #7fb8ee; } }
-.texts td, .texts th { text-align: left; white-space: normal; vertical-align: top; overflow-wrap: anywhere; }
-.texts td:last-child { min-width: 22rem; }
-del { color: var(--gone); text-decoration: line-through; }
-ins { color: var(--come); text-decoration: none; border-bottom: 2px solid currentColor; font-weight: 600; }
 .control td:first-child { font-style: italic; }
 img { display: block; width: 100%; height: auto; background: #fff; border-radius: .5rem; }
 li { margin: .4rem 0; max-width: 46rem; }
@@ -36,7 +27,6 @@ def page(results: dict, runs: Sequence[AttackedModel], picture: bytes) -> str:
         results: what ``text-attack.json`` holds.
         picture: the bytes of ``text-attack.png``.
     """
-    style = stylesheet() + _STYLE
     title = _title(results["protocol"])
     image = base64.b64encode(picture).decode()
     sections = [
@@ -49,66 +39,7 @@ def page(results: dict, runs: Sequence[AttackedModel], picture: bytes) -> str:
         _protocol(results),
     ]
     sections += [_texts(run) for run in runs]
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{"".join(sections)}</body>
-</html>
-"""
-
-
-def visible(text: str) -> str:
-    """``text`` with what is invisible made visible, so that it stays in the order of letters; not escaped."""
-    letters = []
-    for letter in text:
-        kind = unicodedata.category(letter)
-        if letter in "\t\n\r" or kind in ("Cc", "Cf", "Cs", "Cn", "Co"):
-            letters.append(f"⟨{ord(letter):04X}⟩")
-        else:
-            letters.append(letter)
-    return "".join(letters)
-
-
-def shown(text: str) -> str:
-    """``visible(text)``, escaped."""
-    return escape(visible(text))
-
-
-def marked(before: str, after: str) -> str:
-    """``after`` with what changed from ``before``: struck out what went, underlined what came; escaped."""
-    from fastadv.evaluation.reconstruct import word_changes
-
-    parts: List[str] = []
-    num_words = 0
-    changes = word_changes(before, after)
-    for old, new in _near_changes(changes):
-        num_words += len(new.split())
-        if num_words > MAX_WORDS_SHOWN:
-            parts.append("…")
-            break
-        if old == new:
-            parts.append(shown(old))
-        elif old and new:
-            parts.append(f"<del>{shown(old)}</del> <ins>{shown(new)}</ins>")
-        else:
-            parts.append(f"<del>{shown(old)}</del>" if old else f"<ins>{shown(new)}</ins>")
-    return f"<bdi>{' '.join(parts)}</bdi>"
-
-
-def _near_changes(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:
-    """The runs of a long text without most of the words before its first change."""
-    if sum(len(new.split()) for _, new in changes) <= MAX_WORDS_SHOWN or not changes or changes[0][0] != changes[0][1]:
-        return changes
-    last = " ".join(changes[0][0].split()[-20:])
-    return [(f"… {last}", f"… {last}"), *changes[1:]]
+    return html_page(title, "".join(sections), _STYLE, has_images=True)
 
 
 def recipe_name(protocol: Dict[str, Any]) -> Optional[str]:

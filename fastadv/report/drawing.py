@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, Palette, frame
-from fastadv.evaluation.text_attack_page import visible
 from fastadv.report.chart import Chart, Series
+from fastadv.report.shown_text import visible
 
 # Okabe and Ito's, told apart under every common colour blindness, less the yellow that paper swallows.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#a6598a", "#b07800", "#3a9bd1", "#444b57", "#7a4f1d")

@@ -2,13 +2,13 @@
 
 from typing import List, Optional, Sequence, Tuple
 
-from fastadv.evaluation.text_attack_page import shown
 from fastadv.report.before_after_section import definitions
 from fastadv.report.chart import Chart
 from fastadv.report.content import Content
 from fastadv.report.drawing import chart_svg
+from fastadv.report.html_page import html_page
 from fastadv.report.section import Part, Section
-from fastadv.report.stylesheet import stylesheet
+from fastadv.report.shown_text import shown
 from fastadv.report.table import Table
 from fastadv.report.words import bullets
 
@@ -25,20 +25,7 @@ def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = Non
     if files is not None:
         sections.append(_files(files))
     sections.append(_notes(content))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{shown(content.title)}: report</title>
-<style>
-{stylesheet()}</style>
-</head>
-<body>
-{"".join(sections)}</body>
-</html>
-"""
+    return html_page(f"{shown(content.title)}: report", "".join(sections))
 
 
 def _contents(content: Content) -> str:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import List
 
-from fastadv.evaluation.text_attack_page import visible
 from fastadv.report.content import Content
 from fastadv.report.section import Section
+from fastadv.report.shown_text import visible
 from fastadv.report.table import Table, in_markdown
 
 MAX_ROWS = 60

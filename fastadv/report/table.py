@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from fastadv.evaluation.text_attack_page import visible
+from fastadv.report.shown_text import visible
 
 
 class Estimate(NamedTuple):

@@ -2,12 +2,12 @@
 
 from typing import Dict, List, Sequence
 
-from fastadv.evaluation.text_attack_page import marked, shown
 from fastadv.evaluation.text_attack_rates import CAPS
 from fastadv.evaluation.text_attack_rows import SUCCEEDED, TextAttackRow
 from fastadv.report.chart import Chart, Point, Series
 from fastadv.report.named import Found, Looks, found, system_names
 from fastadv.report.section import Html, Part, Section
+from fastadv.report.shown_text import marked, shown
 from fastadv.report.sources import Source
 from fastadv.report.table import Column, Estimate, Table
 from fastadv.report.words import bullets, paragraph

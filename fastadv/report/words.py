@@ -1,6 +1,6 @@
 """Small pieces of markup; every text that comes from a file goes through here or through a table."""
 
-from fastadv.evaluation.text_attack_page import shown
+from fastadv.report.shown_text import shown
 
 
 def paragraph(text: str, css: str = "note") -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fastadv.evaluation.text_attack_control import AttackedModel
-from fastadv.evaluation.text_attack_page import MAX_SHOWN, marked
+from fastadv.evaluation.text_attack_page import MAX_SHOWN
 from fastadv.evaluation.text_attack_rates import paired, rates, rates_by_class
 from fastadv.evaluation.text_attack_report import REPORT_FILES, json_ready, summary, text_table, write_report
+from fastadv.report.shown_text import marked
 from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 
 PROTOCOL = {"recipe": "deepwordbug", "goal": "untargeted", "data": {"source": "a.csv", "split": "test", "hash": "f00"}}
