@@ -241,7 +241,8 @@ class Study:
             for recipe in recipes:
                 out = self.out / "attacks" / task / recipe
                 run(self.attack(recipe, task, models, "test", out), self.log(f"{recipe}-{task}"), f"{recipe} on {task}")
-                found.setdefault(task, {})[recipe] = Attacked.read(out)
+                folders = {arm.name: self.model(arm) for arm in models}
+                found.setdefault(task, {})[recipe] = Attacked.read(out, folders)
         return found
 
 

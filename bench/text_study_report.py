@@ -1,16 +1,18 @@
 """The text study's tables and plot, from the reports of its attacks.
 
 Clean accuracy has the change against fine-tuning with a paired bootstrap over texts. Success rates have what a text
-attack's own report says of them: the same at a cap of two words, the control's, and whether a gain goes beyond it.
+attack's own report says of them: the same at a cap of two words, the control's, and whether a gain goes beyond it;
+beside them, in a table of its own, how many of the texts that fooled fine-tuning fool a system too.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from bench.text_study_transfer import transferred
 from fastadv.evaluation.intervals import paired_interval
 from fastadv.evaluation.text_attack_rows import ERROR, TextAttackRow, read_rows
 from fastadv.evaluation.text_attack_run import rows_files
@@ -25,13 +27,17 @@ class Attacked:
 
     summary: dict
     rows: Dict[str, List[TextAttackRow]]
+    transferred: Dict[str, dict]
+    """what `bench.text_study_transfer` found"""
 
     @classmethod
-    def read(cls, folder: Path) -> "Attacked":
+    def read(cls, folder: Path, models: Mapping[str, Path]) -> "Attacked":
+        """Args: models: name → where it is saved, the baseline first."""
         summary = json.loads((folder / "text-attack.json").read_text(encoding="utf-8"))
         names = [model["name"] for model in summary["models"]]
         files = rows_files(folder, names)
-        return cls(summary, {name: read_rows(path) for name, path in zip(names, files)})
+        rows = {name: read_rows(path) for name, path in zip(names, files)}
+        return cls(summary, rows, transferred(rows, models, folder / "transferred.json"))
 
     @property
     def models(self) -> List[dict]:
@@ -78,6 +84,10 @@ def report(found: Dict[str, Dict[str, Attacked]]) -> Tuple[str, dict]:
             rows.append(row)
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         numbers["tasks"][task] = rows
+        lines += ["", "| fooled by texts made against fine-tuning, % | " + " | ".join(attacks) + " |"]
+        lines.append("|---" + "|---:" * len(attacks) + "|")
+        for row in rows[1:]:
+            lines.append(f"| {row['name']} | " + " | ".join(_transferred(a) for a in row["attacks"].values()) + " |")
         lines += ["", *(f"* {recipe}: {s}" for recipe, a in attacks.items() for s in _sentences(a))]
         for recipe, least in LEAST_SUCCESS.items():
             value = rows[0]["attacks"].get(recipe, {}).get("success")
@@ -112,6 +122,7 @@ def _attack(attacked: Attacked, name: str) -> dict:
         "difference": (attacked.difference(name) or {}).get("difference"),
         "verdict": attacked.verdict(name),
         "verdict_at_2_words": attacked.verdict(name, "words_2"),
+        "transferred": attacked.transferred.get(name),
     }
 
 
@@ -121,6 +132,11 @@ def _cell(of_attack: dict) -> str:
         said += f", control {_percent(of_attack['control'])}): {of_attack['verdict']}"
         return said
     return said + ")"
+
+
+def _transferred(of_attack: dict) -> str:
+    tried, fooled = (of_attack["transferred"][name] for name in ("num_tried", "num_fooled"))
+    return f"{100 * fooled / tried:.1f} of {tried}" if tried else "n/a"
 
 
 def _sentences(attacked: Attacked) -> List[str]:
