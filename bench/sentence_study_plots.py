@@ -10,8 +10,11 @@ from matplotlib.figure import Figure
 
 from bench.sentence_study_arms import BY_NAME, REFERENCE
 from bench.sentence_study_read import Cell, Records, Table
-from fastadv.evaluation.attack_chart import COLOURS, MARKERS
+from fastadv.evaluation import attack_chart
 from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, frame
+
+# One more than a chart of attacks has: there are seven systems.
+COLOURS, MARKERS = (*attack_chart.COLOURS, PRINT.ink), (*attack_chart.MARKERS, "X")
 
 Points = List[Tuple[str, float, float]]
 

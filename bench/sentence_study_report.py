@@ -83,6 +83,8 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
     text += ["", f"## At equal steps, beside {BASELINE}", "", *_by_quantity(tables["steps"], lines)]
     text += ["", f"## At equal training time, that of {REFERENCE}, beside {BASELINE}", ""]
     text += [_steps_of(records, tables["time"]), "", *_by_quantity(tables["time"], lines)]
+    text += ["", f"## Reuse and replaced token detection, beside {REFERENCE}", ""]
+    text += _by_quantity(tables["reuse"], lines)
     text += ["", f"## Explorations, beside {REFERENCE}, seed 0", ""]
     text += _by_system(tables["explorations"], lines, radii)
     text += ["", "## Attacks on text beside their control, seed 0", "", *_controls(records)]
@@ -105,10 +107,11 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
 
 
 def tables_of(records: Records) -> Dict[str, Table]:
-    """``steps`` and ``time``: SimCSE first; ``explorations``: exact first, all of seed 0."""
+    """``steps`` and ``time``: SimCSE first; ``reuse``: exact first; ``explorations``: the same, all of seed 0."""
     return {
         "steps": table(records, systems_at_equal_steps(records)),
         "time": table(records, systems_at_equal_time(records)),
+        "reuse": table(records, {name: name for name in (REFERENCE, "adaptive", "exact+rtd", "adaptive+rtd")}),
         "explorations": table(seed_zero(records), explored(records)),
     }
 
@@ -139,7 +142,7 @@ def cell_text(cell: Optional[Cell], digits: int) -> str:
 
 def _by_quantity(found: Table, lines: Sequence[Line]) -> List[str]:
     """A line a quantity, a column a system."""
-    labels = list(found.systems)
+    labels = [label for label in found.systems if any(label in cells for cells in found.cells.values())]
     rows = [["", *labels]]
     for line in lines:
         cells = line.of(found)
