@@ -104,8 +104,8 @@ SMOKE = Sizes(
 
 _SYSTEMS = (
     Arm("simcse", {"objective": "simcse"}, cost=0.72),
-    Arm("exact", SEARCH, epsilon=0.2, cost=2.0),
     Arm("untrained", None),
+    Arm("exact", SEARCH, epsilon=0.2, cost=2.0),
     Arm("uscal", USCAL, epsilon=0.2, cost=1.15),
     Arm("adaptive", ADAPTIVE, epsilon=0.2, cost=1.25),
     Arm("exact+rtd", {**SEARCH, **RTD}, epsilon=0.2, cost=2.6),
@@ -136,13 +136,18 @@ _EXPLORATIONS = (
     _explored("longer", "four times the steps", steps=4.0),
     _explored("steps-10", "ten inner steps", cost=3.2, perturbation__num_steps=10),
     _explored("weight-4", "four times the weight", objective_options__weight_adversarial=4.0),
+    _explored(
+        "rtd-0.05",
+        "RTD of ten times the paper's weight",
+        cost=2.6,
+        objective_options__rtd_generator="unigram",
+        objective_options__weight_rtd=0.05,
+    ),
     _explored("l1", "l1 balls and directions", perturbation__norm="l1"),
 )
-ARMS: Tuple[Arm, ...] = (
-    *_SYSTEMS,
-    *(_at_equal_time(arm) for arm in _SYSTEMS if arm.settings is not None and arm.name != REFERENCE),
-    *_EXPLORATIONS,
-)
+_OF_TIME = tuple(_at_equal_time(arm) for arm in _SYSTEMS if arm.settings is not None and arm.name != REFERENCE)
+# Those that others wait for come early: SimCSE, and SimCSE at equal time.
+ARMS: Tuple[Arm, ...] = (*_SYSTEMS[:5], _OF_TIME[0], *_SYSTEMS[5:], *_OF_TIME[1:], *_EXPLORATIONS)
 BY_NAME = {arm.name: arm for arm in ARMS}
 SMOKE_ARMS = ("simcse", "exact", "steps-1")
 
@@ -220,10 +225,11 @@ _GEOMETRY = 20.0
 
 def guessed_seconds(job: Job, sizes: Sizes, has_sts: bool) -> float:
     """Of one thread, training and measuring; what an arm at equal time trains for is known."""
-    costs = {arm.name: arm.cost for arm in ARMS}
     train = job.arm.cost * sizes.steps * job.arm.steps
     if job.arm.group == TIME:
-        train = costs[REFERENCE] * sizes.steps if abs(costs[REFERENCE] / job.arm.cost - 1) > NEAR_ENOUGH else 0.0
+        train = BY_NAME[REFERENCE].cost * sizes.steps
+        if abs(BY_NAME[REFERENCE].cost / job.arm.cost - 1) <= NEAR_ENOUGH:
+            return 0.0
     attacks = sizes.num_sentences * len(sizes.radii) + 2 * sizes.num_probe_sentences
     embeddings = attacks * sizes.num_attack_steps * _EMBEDDING_ATTACK_STEP
     times = 2 if job.control is not None else 1
