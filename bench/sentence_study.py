@@ -72,11 +72,27 @@ class Study:
     """
 
     def __init__(self, jobs: Sequence[Job], out: Path, sizes: Sizes, arguments: Sequence[str], processes: int):
-        self.jobs, self.out, self.arguments, self.processes = list(jobs), out, list(arguments), processes
+        self.jobs, self.out, self.sizes, self.processes = list(jobs), out, sizes, processes
+        self.arguments = list(arguments)
         self._ended: Dict[str, threading.Event] = {job.key: threading.Event() for job in jobs}
         self._progress = Progress(jobs, sizes, "--senteval" in self.arguments, processes)
 
     def run(self) -> None:
+        """Runs them.
+
+        Raises:
+            UserError: the folder has arms of other sizes.
+            SystemExit: an arm failed, or needs one that is neither done nor among the jobs.
+        """
+        done = read_records(self.out)
+        if any(record.facts["sizes"] != self.sizes.as_dict() for record in done.values()):
+            raise UserError(f"--out {self.out}: its arms were measured with other sizes; give another folder")
+        if "--senteval" in self.arguments:
+            without = [record.model for record in done.values() if "sts" in record.facts["missing"]]
+            if without:
+                print(
+                    f"done without STS, and left so until their folders are removed: {', '.join(without)}", flush=True
+                )
         in_order(self.jobs, self._run, self.processes)
 
     def _run(self, job: Job) -> None:
@@ -115,7 +131,7 @@ def plan(jobs: Sequence[Job], out: Path, sizes: Sizes, has_sts: bool, processes:
         lines.append(f"{job.key:<32} {'done' if is_done else f'{seconds / 60:4.1f} min'}{about}")
     minutes = total / 60
     lines.append(f"{len(jobs)} arms, {minutes:.0f} minutes of one thread, {minutes / processes:.0f} of {processes}")
-    lines.append("guessed from times on two hyperthreads of one core, both busy; into " + str(out))
+    lines.append("guessed from times on two hyperthreads of one core with other work on them; into " + str(out))
     return "\n".join(lines)
 
 

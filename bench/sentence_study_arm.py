@@ -80,7 +80,8 @@ def train(job: Job, sizes: Sizes, steps: int, folder: Path) -> Dict[str, Any]:
     config = load_config(None, [f"--{key}={value}" for key, value in settings.items()])
     started = time.process_time()
     Trainer(config, [times]).fit()
-    facts: Dict[str, Any] = {"train_cpu_s": time.process_time() - started, "metrics": times.metrics}
+    metrics = {name: value for name, value in times.metrics.items() if "/" not in name}
+    facts: Dict[str, Any] = {"train_cpu_s": time.process_time() - started, "metrics": metrics}
     if len(times.steps) > 1:
         between = times.steps[-1] - times.steps[0]
         facts["cpu_s_a_step"] = (times.cpu[-1] - times.cpu[0]) / between
@@ -246,6 +247,8 @@ def run_arm(job: Job, sizes: Sizes, out: Path, senteval: Optional[str], attack_d
     import torch
     import transformers
 
+    from fastadv.evaluation.suite_attacks import plain_name
+
     torch.set_num_threads(1)
     folder, facts = out / job.key, {}
     if job.arm.settings is not None:
@@ -263,7 +266,7 @@ def run_arm(job: Job, sizes: Sizes, out: Path, senteval: Optional[str], attack_d
     write_record(folder, Record(job.arm.name, job.seed, measuring.record.measured, facts))
     if not job.arm.is_baseline:
         shutil.rmtree(folder / "run" / "model", ignore_errors=True)
-        for victim in (out / "victims").glob(f"{job.key.replace('+', '-')}-????????????"):
+        for victim in (out / "victims").glob(f"{plain_name(job.key)}-????????????"):
             shutil.rmtree(victim)
 
 

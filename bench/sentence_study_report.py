@@ -81,8 +81,8 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
     ]
     text += [f"* n/a: {line}" for line in _reasons(records)]
     text += ["", f"## At equal steps, beside {BASELINE}", "", *_by_quantity(tables["steps"], lines)]
-    text += ["", f"## At equal training time, that of {REFERENCE}, beside {BASELINE}", ""]
-    text += [_steps_of(records, tables["time"]), "", *_by_quantity(tables["time"], lines)]
+    text += ["", f"## At equal training time, that of {REFERENCE}, beside {BASELINE} of that time", ""]
+    text += [*_steps_of(records, tables["time"]), *_by_quantity(tables["time"], lines)]
     text += ["", f"## Reuse and replaced token detection, beside {REFERENCE}", ""]
     text += _by_quantity(tables["reuse"], lines)
     text += ["", f"## Explorations, beside {REFERENCE}, seed 0", ""]
@@ -210,14 +210,14 @@ def _costs(records: Records) -> List[str]:
     return _markdown(rows)
 
 
-def _steps_of(records: Records, found: Table) -> str:
+def _steps_of(records: Records, found: Table) -> List[str]:
     said = []
     for label, name in found.systems.items():
         record = records.get((name, 0)) or next((r for (n, _), r in records.items() if n == name), None)
         if record is not None:
             seconds = record.facts.get("cpu_s_a_step", 0) * record.facts["steps"]
             said.append(f"{label} {record.facts['steps']} steps ({seconds:.0f} s)")
-    return f"Steps, and CPU seconds of seed 0: {', '.join(said)}."
+    return [f"Steps, and CPU seconds of seed 0: {', '.join(said)}.", ""] if said else []
 
 
 def _reasons(records: Records) -> List[str]:

@@ -119,11 +119,11 @@ def test_jobs_come_so_that_a_study_cut_short_still_answers_most():
 def test_equal_time_gives_a_cheaper_system_more_steps(tmp_path):
     for name, a_step in (("exact", 2.0), ("simcse", 0.8), ("adaptive", 1.95)):
         write_record(tmp_path / Job(BY_NAME[name], 0).key, made(name, 0, a_step=a_step))
-    assert num_steps(Job(BY_NAME["simcse, equal time"], 2), Sizes(), tmp_path) == 200
-    assert num_steps(Job(BY_NAME["adaptive, equal time"], 0), Sizes(), tmp_path) is None
-    assert num_steps(Job(BY_NAME["longer"], 0), Sizes(), tmp_path) == 320
+    assert num_steps(Job(BY_NAME["simcse, equal time"], 2), Sizes(steps=80), tmp_path) == 200
+    assert num_steps(Job(BY_NAME["adaptive, equal time"], 0), Sizes(steps=80), tmp_path) is None
+    assert num_steps(Job(BY_NAME["longer"], 0), Sizes(steps=80), tmp_path) == 320
     with pytest.raises(UserError, match="follow from the time of uscal"):
-        num_steps(Job(BY_NAME["uscal, equal time"], 0), Sizes(), tmp_path)
+        num_steps(Job(BY_NAME["uscal, equal time"], 0), Sizes(steps=80), tmp_path)
 
 
 # Records
@@ -311,7 +311,9 @@ def test_what_is_done_is_not_run_again_and_the_rest_in_order(tmp_path, monkeypat
     def run_logged(module, arguments, log, what, threads):
         name, seed = arguments[arguments.index("--arm") + 1], int(arguments[arguments.index("--seed") + 1])
         started.append(what)
-        write_record(tmp_path / what, made(name, seed, of_rows(RETRIEVAL, rows_of(name, seed, 0.5)), a_step=1.0 + seed))
+        record = made(name, seed, of_rows(RETRIEVAL, rows_of(name, seed, 0.5)), a_step=1.0 + seed)
+        record.facts["sizes"] = Sizes().as_dict()
+        write_record(tmp_path / what, record)
         return 2.0
 
     monkeypatch.setattr(study, "run_logged", run_logged)
@@ -319,8 +321,10 @@ def test_what_is_done_is_not_run_again_and_the_rest_in_order(tmp_path, monkeypat
     study.main([*command, "--arms", "simcse", "exact"])
     assert started == ["simcse-seed0", "exact-seed0", "simcse-seed1", "exact-seed1"]
     study.main([*command, "--arms", "simcse", "exact", "simcse, equal time", "steps-1"])
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if "arms left" in line][-1] == "0 arms left, about 0 minutes"
     # SimCSE costs here what exact does.
-    assert started[4:] == ["steps-1-seed0"] and "itself is at equal time" in capsys.readouterr().out
+    assert started[4:] == ["steps-1-seed0"] and "itself is at equal time" in said
     assert {path.name for path in tmp_path.iterdir()} >= {"study.md", "study.json", "study.png"}
 
 
@@ -329,6 +333,9 @@ def test_an_arm_whose_baseline_is_not_done_says_so(tmp_path):
         study.main(["--out", str(tmp_path), "--arms", "eps-0.4", "--processes", "1"])
     with pytest.raises(SystemExit, match="no finished arm"):
         study.main(["--out", str(tmp_path), "--report"])
+    write_record(tmp_path / "exact-seed0", made("exact", 0))
+    with pytest.raises(SystemExit, match="other sizes; give another folder"):
+        study.main(["--out", str(tmp_path)])
 
 
 def test_a_plan_runs_nothing_and_knows_what_is_done(tmp_path, capsys):
