@@ -87,6 +87,9 @@ class Study:
         done = read_records(self.out)
         if any(record.facts["sizes"] != self.sizes.as_dict() for record in done.values()):
             raise UserError(f"--out {self.out}: its arms were measured with other sizes; give another folder")
+        for job in self.jobs:
+            if (job.arm.name, job.seed) in done:
+                self._progress.skip(job)
         if "--senteval" in self.arguments:
             without = [record.model for record in done.values() if "sts" in record.facts["missing"]]
             if without:
@@ -103,7 +106,6 @@ class Study:
 
     def _run_or_wait(self, job: Job) -> None:
         if read_record(self.out / job.key) is not None:
-            self._progress.skip(job)
             return
         for needed in needed_by(job):
             if needed.key in self._ended:
