@@ -13,6 +13,7 @@ import platform
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
@@ -133,8 +134,6 @@ class Measuring:
         return known
 
     def _keep(self, measured: Sequence, model: str) -> None:
-        from dataclasses import replace
-
         for one in measured:
             if one.model == model:
                 self.record.measured[one.quantity] = replace(without_pairs(one), model=self.record.model)
