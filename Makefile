@@ -8,6 +8,9 @@
 # make study-text   trains text-level systems and attacks their texts; goes on where it was stopped
 # make study-text-smoke
 #                   the same with a few texts: whether all of it runs
+# make study        trains sentence encoders with three seeds and measures them under attack; goes on where it was stopped.
+#                   SENTEVAL=folder adds STS, on sets of your own in SentEval layout
+# make study-smoke  three of its arms with a few steps and rows: whether all of it runs
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that work together, and
 # make lint         ruff
@@ -40,7 +43,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke study study-smoke test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -92,6 +95,16 @@ study-text: word-sets
 
 study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
+
+SENTEVAL ?=
+STUDY := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.sentence_study --attack_data $(ATTACK_DATA)
+study: attack-data
+	$(STUDY) --out runs/study $(if $(SENTEVAL),--senteval "$(SENTEVAL)")
+
+# From the start each time: finished arms would not be run.
+study-smoke: attack-data
+	rm -rf runs/study-smoke
+	$(STUDY) --smoke --out runs/study-smoke
 
 # A file's tests stay in one process: some start several ranks once for all of them.
 WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)

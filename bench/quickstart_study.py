@@ -5,6 +5,9 @@
 Every arm trains from the same weights on the same text and is measured on the same held-out sentences; the model
 before training is measured once. An arm that is done is not run again, so the study can be stopped and gone on with.
 It ends in ``study.md`` and ``study.png``.
+
+`bench.sentence_study` asks more (other systems, equal time, STS, attacks on text); this one is of the quickstart as it
+ships, and measures what its own table measures.
 """
 
 import argparse

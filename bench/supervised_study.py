@@ -8,17 +8,14 @@ not done again, so the study can be stopped and gone on with. It ends in ``study
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
+from bench.study_runs import in_order, run_logged, write_study
 from bench.supervised_study_report import Arm, plot, report
 
 ARMS = ("fine_tuning", "freelb", "scal", "carl", "rar")
@@ -117,18 +114,11 @@ def start_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) ->
     """Runs an arm in a process of its own, unless it is done, and gives what it measured."""
     if measured(folder) is None:
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.supervised_study", "--arm", arm, "--seeds", str(seed)]
-        command += ["--out", str(options.out), "--num_texts", str(options.num_texts), "--threads", str(options.threads)]
-        command += [f"--{name}" for name in ("no_small_radii", "no_distances") if getattr(options, name)]
-        command += options.overrides
-        print(f"{arm}, seed {seed}: running ({folder / 'log.txt'})", flush=True)
-        started = time.monotonic()
-        with open(folder / "log.txt", "a") as log:
-            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-        if done.returncode != 0:
-            last = (folder / "log.txt").read_text().strip().splitlines()[-1:]
-            raise SystemExit(f"{arm}, seed {seed} failed: {' '.join(last)} ({folder / 'log.txt'})")
-        print(f"{arm}, seed {seed}: done in {time.monotonic() - started:.0f} s", flush=True)
+        arguments = ["--arm", arm, "--seeds", str(seed), "--out", str(options.out)]
+        arguments += ["--num_texts", str(options.num_texts), "--threads", str(options.threads)]
+        arguments += [f"--{name}" for name in ("no_small_radii", "no_distances") if getattr(options, name)]
+        arguments += options.overrides
+        run_logged("bench.supervised_study", arguments, folder / "log.txt", f"{arm}, seed {seed}")
     return measured(folder)
 
 
@@ -155,19 +145,12 @@ def main() -> None:
         return
     started = time.monotonic()
     jobs = [(arm, seed) for seed in options.seeds for arm in options.arms]
-    with ThreadPoolExecutor(options.processes) as pool:
-        waiting = [pool.submit(start_arm, arm, seed, folder_of(options.out, arm, seed), options) for arm, seed in jobs]
-        try:
-            found = {job: future.result() for job, future in zip(jobs, waiting)}
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    of_jobs = in_order(jobs, lambda job: start_arm(*job, folder_of(options.out, *job), options), options.processes)
+    found = dict(zip(jobs, of_jobs))
     arms = {arm: [found[arm, seed] for seed in options.seeds] for arm in options.arms}
     text, numbers = report(arms, EPSILONS)
     minutes = (time.monotonic() - started) / 60
-    (options.out / "study.md").write_text(text, encoding="utf-8")
-    (options.out / "study.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    plot(arms, options.out / "study.png")
+    write_study(options.out, text, numbers, lambda path: plot(arms, path))
     print(f"{text}\n{minutes:.1f} minutes; {options.out / 'study.png'}")
 
 

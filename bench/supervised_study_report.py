@@ -120,5 +120,5 @@ def plot(arms: Dict[str, List[Arm]], path: Path) -> None:
     axis.set(xlabel="radius ε of the attack (l2, a text)", ylabel="accuracy, %", ylim=(0, None))
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
-    figure.savefig(path, dpi=140)
+    figure.savefig(path, dpi=140, format="png")
     pyplot.close(figure)

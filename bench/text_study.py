@@ -16,11 +16,7 @@ stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``
 
 import argparse
 import csv
-import json
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +24,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from bench.study_runs import in_order, run_logged, write_study
 from bench.text_study_report import Attacked, plot, report
 from fastadv.atomic_file import written_aside
 from fastadv.data.word_sets import WordSets
@@ -208,19 +205,12 @@ class Study:
         return command
 
     def train(self, arms: Sequence[Arm]) -> None:
-        with ThreadPoolExecutor(self.processes) as pool:
-            waiting = [pool.submit(self._train, arm) for arm in arms]
-            try:
-                for future in waiting:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        in_order(arms, self._train, self.processes)
 
     def _train(self, arm: Arm) -> None:
         if (self.model(arm) / "config.json").exists():
             return
-        run(self.training(arm), self.log(f"train-{arm.task}-{arm.name}"), f"training {arm.key}")
+        run_logged("fastadv", self.training(arm), self.log(f"train-{arm.task}-{arm.name}"), f"training {arm.key}")
 
     def run(self) -> Dict[str, Dict[str, Attacked]]:
         """All of it; task → attack → what it found."""
@@ -233,30 +223,19 @@ class Study:
                 out = self.out / "pairs" / recipe
                 command = self.attack(recipe, victim.task, [victim], "attacked", out)
                 command += ["--write-pairs", str(self.pairs(recipe))]
-                run(command, self.log(f"pairs-{recipe}"), f"{recipe} on {self.num_attacked} training texts")
+                what = f"{recipe} on {self.num_attacked} training texts"
+                run_logged("fastadv", command, self.log(f"pairs-{recipe}"), what)
         self.train([arm for arm in self.arms if arm.pairs_of is not None])
         found: Dict[str, Dict[str, Attacked]] = {}
         for task, recipes in self.attacks.items():
             models = [arm for arm in self.arms if arm.task == task]
             for recipe in recipes:
                 out = self.out / "attacks" / task / recipe
-                run(self.attack(recipe, task, models, "test", out), self.log(f"{recipe}-{task}"), f"{recipe} on {task}")
+                command = self.attack(recipe, task, models, "test", out)
+                run_logged("fastadv", command, self.log(f"{recipe}-{task}"), f"{recipe} on {task}")
                 folders = {arm.name: self.model(arm) for arm in models}
                 found.setdefault(task, {})[recipe] = Attacked.read(out, folders)
         return found
-
-
-def run(command: Sequence[str], log: Path, what: str) -> None:
-    """Runs a fastadv command with its output in ``log``."""
-    print(f"{what} ({log})", flush=True)
-    started = time.monotonic()
-    with log.open("a") as file:
-        whole = [sys.executable, "-m", "fastadv", *command]
-        done = subprocess.run(whole, stdout=file, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
-        last = log.read_text().strip().splitlines()[-1:]
-        raise SystemExit(f"{what} failed: {' '.join(last)} ({log})")
-    print(f"{what}: {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
@@ -278,9 +257,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     found = study.run()
     text, numbers = report(found)
     numbers["minutes"] = (time.monotonic() - started) / 60
-    (study.out / "study.md").write_text(text, encoding="utf-8")
-    (study.out / "study.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    plot(numbers, study.out / "study.png")
+    write_study(study.out, text, numbers, lambda path: plot(numbers, path))
     print(f"{text}\n{numbers['minutes']:.1f} minutes; {study.out / 'study.png'}")
 
 

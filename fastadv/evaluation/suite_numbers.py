@@ -173,7 +173,8 @@ def _resamples(num_rows: int, seed: Sequence[int], num_resamples: int) -> Iterat
         yield draw.multinomial(num_rows, np.full(num_rows, 1 / num_rows), size).astype(np.float64)
 
 
-def _seed_of(quantity: Quantity, seed: int) -> List[int]:
+def resample_seed(quantity: Quantity, seed: int) -> List[int]:
+    """By which a quantity's rows are resampled, of all models alike."""
     # One set has the same resamples for every metric and radius, two sets have different ones.
     return [seed, zlib.crc32(f"{quantity.part}/{quantity.set}".encode())]
 
@@ -183,7 +184,7 @@ def _draws(
 ) -> Dict[str, np.ndarray]:
     """model → (R,), of those that can be resampled."""
     drawn: Dict[str, np.ndarray] = {}
-    seeds = _seed_of(quantity, seed)
+    seeds = resample_seed(quantity, seed)
     for of_one_size in _by_size({m: f.rows for m, f in found.items() if f.value is not None and f.rows is not None}):
         drawn.update(zip(of_one_size, mean_draws(np.stack(list(of_one_size.values())), seeds)))
     for of_one_size in _by_size(
@@ -296,7 +297,7 @@ def _difference(
             return None
         if not is_common.all():
             # Models that were right on other texts are compared on those that all of them were attacked on.
-            drawn = list(mean_draws(rows, _seed_of(quantity, seed)))
+            drawn = list(mean_draws(rows, resample_seed(quantity, seed)))
             means = np.nanmean(rows, axis=1)
             value = _mean_of(means[len(baseline.models) :]) - _mean_of(means[: len(baseline.models)])
         if len(models) == 2 and found[models[0]].is_binary:

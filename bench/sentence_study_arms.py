@@ -1,0 +1,246 @@
+"""The arms of the sentence study: what each trains, with what it is compared, in which order they run, what they cost.
+
+Main arms are systems at equal steps, and again at equal training time: that of `exact`, so that cheaper systems get
+more steps. Explorations are `exact` with one thing changed, with seed 0.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Callable, Dict, List, Literal, Optional, Sequence, Tuple
+
+STEPS, TIME, EXPLORATION = "steps", "time", "exploration"
+BASELINE = "simcse"
+"""with which systems are compared"""
+REFERENCE = "exact"
+"""whose training time is the equal one, and with which explorations are compared"""
+
+# What all arms share: the quickstart's settings, in bf16 and on one thread.
+SHARED = {
+    "encoder.model": "demo:minilm",
+    "encoder.pooling": "mean",
+    "encoder.max_length": "32",
+    "data.train": "demo:imdb-train",
+    "objective_options.head": "none",
+    "optimizer.lr": "5.0e-5",
+    "optimizer.warmup_ratio": "0.1",
+    "train.log_every": "10",
+    "engine.precision": "bf16",
+    "engine.num_threads": "1",
+}
+SEARCH = {
+    "objective": "robustsentembed",
+    "objective_options.weight_adversarial": "1.0",
+    "perturbation.norm": "linf",
+    "perturbation.num_steps": "5",
+    "perturbation.epsilon_relative": "0.2",
+    "perturbation.alpha": "1.0",
+    "perturbation.beta": "0.4",
+    "perturbation.gamma": "0.7",
+    "perturbation.sigma": "0.0",
+}
+# One step of FGM of exact's radius; USCAL's own radii are absolute, and far below what moves these vectors.
+USCAL = {"objective": "uscal", "perturbation.method": "fgm", "perturbation.epsilon_relative": "0.2"}
+ADAPTIVE = {**SEARCH, "perturbation.reuse": "adaptive"}
+RTD = {"objective_options.rtd_generator": "unigram"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A system, for every seed of its group."""
+
+    name: str
+    settings: Optional[Dict[str, str]] = field(hash=False)
+    """None: the encoder as it is, which no seed changes"""
+    group: Literal["steps", "time", "exploration"] = STEPS
+    baseline: str = BASELINE
+    """the arm that it is compared with, of the same seed; its own name: with none"""
+    about: str = ""
+    """of an exploration: what is changed"""
+    epsilon: Optional[float] = None
+    """trained with, as a multiple of RMS(X)"""
+    steps: float = 1.0
+    """multiple of the study's steps"""
+    system: str = ""
+    """of an arm at equal time: the same at equal steps"""
+    cost: float = 0.0
+    """guessed seconds of one thread a step, for the plan"""
+
+    @property
+    def is_baseline(self) -> bool:
+        return any(arm.baseline == self.name for arm in ARMS)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is trained and measured. Records of different sizes are not compared."""
+
+    steps: int = 50
+    batch_size: int = 32
+    num_sentences: int = 128
+    """attacked at every radius, and retrieved among each other"""
+    radii: Tuple[float, ...] = (0.1, 0.2, 0.3)
+    num_attack_steps: int = 5
+    num_probe_sentences: int = 192
+    num_geometry: int = 1000
+    num_texts: int = 200
+    """attacked by DeepWordBug"""
+    num_texts_pwws: int = 50
+    """of seed 0 at equal steps; 0: not run"""
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "radii": list(self.radii)}
+
+
+SMOKE = Sizes(
+    steps=3,
+    batch_size=16,
+    num_sentences=16,
+    radii=(0.2,),
+    num_attack_steps=2,
+    num_probe_sentences=16,
+    num_geometry=64,
+    num_texts=6,
+    num_texts_pwws=0,
+)
+
+_SYSTEMS = (
+    Arm("simcse", {"objective": "simcse"}, cost=0.72),
+    Arm("untrained", None),
+    Arm("exact", SEARCH, epsilon=0.2, cost=2.0),
+    Arm("uscal", USCAL, epsilon=0.2, cost=1.15),
+    Arm("adaptive", ADAPTIVE, epsilon=0.2, cost=1.25),
+    Arm("exact+rtd", {**SEARCH, **RTD}, epsilon=0.2, cost=2.6),
+    Arm("adaptive+rtd", {**ADAPTIVE, **RTD}, epsilon=0.2, cost=1.9),
+)
+
+
+def _at_equal_time(arm: Arm) -> Arm:
+    return replace(arm, name=f"{arm.name}, equal time", group=TIME, baseline="simcse, equal time", system=arm.name)
+
+
+def _explored(name: str, about: str, cost: float = 2.0, epsilon: float = 0.2, steps: float = 1.0, **changed) -> Arm:
+    settings = {**SEARCH, "perturbation.epsilon_relative": f"{epsilon:g}"}
+    settings |= {key.replace("__", "."): str(value) for key, value in changed.items()}
+    return Arm(name, settings, EXPLORATION, REFERENCE, about, epsilon, steps, cost=cost)
+
+
+_EXPLORATIONS = (
+    _explored("eps-0.1", "half the radius", epsilon=0.1),
+    _explored("eps-0.4", "twice the radius", epsilon=0.4),
+    _explored("eps-0.8", "four times the radius", epsilon=0.8),
+    _explored("word", "perturbed at the word embedding", perturbation__perturb_at="word"),
+    _explored("steps-1", "one inner step", cost=1.25, perturbation__num_steps=1),
+    _explored("l2", "l2 balls and directions", perturbation__norm="l2"),
+    _explored(
+        "weight-1/128", "the paper's weight of L_con(z_adv, {z+})", objective_options__weight_adversarial=1 / 128
+    ),
+    _explored("longer", "four times the steps", steps=4.0),
+    _explored("steps-10", "ten inner steps", cost=3.2, perturbation__num_steps=10),
+    _explored("weight-4", "four times the weight", objective_options__weight_adversarial=4.0),
+    _explored(
+        "rtd-0.05",
+        "RTD of ten times the paper's weight",
+        cost=2.6,
+        objective_options__rtd_generator="unigram",
+        objective_options__weight_rtd=0.05,
+    ),
+    _explored("l1", "l1 balls and directions", perturbation__norm="l1"),
+)
+_OF_TIME = tuple(_at_equal_time(arm) for arm in _SYSTEMS if arm.settings is not None and arm.name != REFERENCE)
+# Those that others wait for come early: SimCSE, and SimCSE at equal time.
+ARMS: Tuple[Arm, ...] = (*_SYSTEMS[:5], _OF_TIME[0], *_SYSTEMS[5:], *_OF_TIME[1:], *_EXPLORATIONS)
+BY_NAME = {arm.name: arm for arm in ARMS}
+SMOKE_ARMS = ("simcse", "exact", "steps-1")
+
+NEAR_ENOUGH = 0.1
+"""a system whose step costs as much as the reference's, up to this share, is its own arm at equal time"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One arm with one seed."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        plain = "".join(c if c.isalnum() or c in "._+-" else "-" for c in self.arm.name.replace(", ", "-"))
+        return plain if self.arm.settings is None else f"{plain}-seed{self.seed}"
+
+    @property
+    def has_all_sets(self) -> bool:
+        """Whether all seven sets of STS are measured."""
+        return self.seed == 0 and self.arm.group == STEPS
+
+    @property
+    def has_pwws(self) -> bool:
+        return self.seed == 0 and self.arm.group == STEPS
+
+    @property
+    def control(self) -> Optional["Job"]:
+        """The job whose encoder, shifted to this one's class shares, is attacked beside it; of seed 0 alone."""
+        is_compared = self.seed == 0 and self.arm.baseline != self.arm.name and self.arm.settings is not None
+        return Job(BY_NAME[self.arm.baseline], self.seed) if is_compared else None
+
+
+def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> List[Job]:
+    """In the order in which they run: a study that is cut short has seed 0 of the main arms, then the explorations."""
+    chosen = [arm for arm in ARMS if arm.name in names]
+    jobs = [Job(arm, 0) for arm in chosen if 0 in seeds or arm.settings is None]
+    for seed in [seed for seed in seeds if seed != 0]:
+        jobs += [Job(arm, seed) for arm in chosen if arm.group != EXPLORATION and arm.settings is not None]
+    return jobs
+
+
+def needed_by(job: Job) -> List[Job]:
+    """What has to be done before: the control's encoder, and where time is equal the arms whose steps were timed."""
+    needed = [] if job.control is None else [job.control]
+    if job.arm.group == TIME:
+        needed += [Job(BY_NAME[name], 0) for name in (REFERENCE, job.arm.system)]
+    return list(dict.fromkeys(needed))
+
+
+def steps_at_equal_time(job: Job, steps: int, seconds_a_step: Callable[[str], float]) -> Optional[int]:
+    """So many steps take the time of ``steps`` of the reference; None where they are as many, up to `NEAR_ENOUGH`.
+
+    Args:
+        seconds_a_step: of a system, as its arm of seed 0 at equal steps measured them.
+    """
+    ratio = seconds_a_step(REFERENCE) / seconds_a_step(job.arm.system)
+    return None if abs(ratio - 1) <= NEAR_ENOUGH else max(1, round(steps * ratio))
+
+
+# Seconds of one thread of a core with other work on it; measured once, for the plan alone.
+_START = 10.0
+_EMBEDDING_ATTACK_STEP = 0.0145
+"""a sentence, of PGD"""
+_PROBES = 48.0
+"""two of them: 2,048 sentences each are encoded and fitted"""
+_TEXT = {"deepwordbug": 0.2, "pwws": 0.65}
+_STS = {False: 35.0, True: 120.0}
+"""two sets, all seven"""
+_GEOMETRY = 10.0
+
+
+def guessed_seconds(job: Job, sizes: Sizes, has_sts: bool) -> float:
+    """Of one thread, training and measuring; what an arm at equal time trains for is known."""
+    train = job.arm.cost * sizes.steps * job.arm.steps
+    if job.arm.group == TIME:
+        train = BY_NAME[REFERENCE].cost * sizes.steps
+        if abs(BY_NAME[REFERENCE].cost / job.arm.cost - 1) <= NEAR_ENOUGH:
+            return 0.0
+    attacks = sizes.num_sentences * len(sizes.radii) + 2 * sizes.num_probe_sentences
+    embeddings = attacks * sizes.num_attack_steps * _EMBEDDING_ATTACK_STEP
+    times = 2 if job.control is not None else 1
+    text = times * sizes.num_texts * _TEXT["deepwordbug"]
+    text += times * sizes.num_texts_pwws * _TEXT["pwws"] * job.has_pwws
+    return (
+        _START
+        + train * sizes.batch_size / 32
+        + embeddings
+        + _PROBES
+        + text
+        + _STS[job.has_all_sets] * has_sts
+        + _GEOMETRY
+    )
