@@ -168,8 +168,8 @@ class Measuring:
 
     def _embeddings(self) -> None:
         from fastadv.config import EvaluationConfig
-        from fastadv.evaluation.attack_run import AttackedData
         from fastadv.evaluation.attack_settings import AttackSettings
+        from fastadv.evaluation.attacked_data import AttackedData
         from fastadv.evaluation.suite_attacks import EmbeddingPart
 
         sizes, model = self.sizes, self._suite_model(int(SHARED["encoder.max_length"]))
@@ -189,7 +189,7 @@ class Measuring:
     def _text(self, recipe: str, attack_data: Optional[str]) -> None:
         """Attacks a probe on the arm, and beside it its control: the baseline with this arm's class shares."""
         from bench.text_study_report import Attacked
-        from fastadv.evaluation.attack_run import AttackedData
+        from fastadv.evaluation.attacked_data import AttackedData
         from fastadv.evaluation.suite_attacks import TextPart
         from fastadv.evaluation.text_attack import TextAttackSettings
 

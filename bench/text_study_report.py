@@ -31,13 +31,17 @@ class Attacked:
     """what `bench.text_study_transfer` found"""
 
     @classmethod
-    def read(cls, folder: Path, models: Mapping[str, Path]) -> "Attacked":
-        """Args: models: name → where it is saved, the baseline first."""
+    def read(cls, folder: Path, models: Optional[Mapping[str, Path]] = None) -> "Attacked":
+        """From an attack's folder.
+
+        Args:
+            models: name → where it is saved, the baseline first, on which texts are tried that fooled the baseline.
+        """
         summary = json.loads((folder / "text-attack.json").read_text(encoding="utf-8"))
         names = [model["name"] for model in summary["models"]]
         files = rows_files(folder, names)
         rows = {name: read_rows(path) for name, path in zip(names, files)}
-        return cls(summary, rows, transferred(rows, models, folder / "transferred.json"))
+        return cls(summary, rows, transferred(rows, models, folder / "transferred.json") if models else {})
 
     @property
     def models(self) -> List[dict]:
