@@ -10,7 +10,8 @@ of either attack; attacked by DeepWordBug, PWWS and synonyms. Paraphrase: pairs 
 The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and PWWS make of 400 training texts, with
 fine-tuning as the victim. All systems of a task train on the same texts, in the same order, from the same weights, for
 the same number of steps; every model is attacked on the same held-out texts, each beside its control
-(`fastadv/evaluation/text_attack_control.py`). Every step is a fastadv command, and finished ones are not done again: a
+(`fastadv/evaluation/text_attack_control.py`). Fine-tuning with another seed is not attacked: it says how many of the
+texts that fool fine-tuning fool any other model (`bench/text_study_transfer.py`). Every step is a fastadv command, and finished ones are not done again: a
 stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``.
 """
 
@@ -70,6 +71,9 @@ class Arm:
         return f"{self.task}/{self.name}"
 
 
+AGAIN = tuple(Arm(task, "fine-tuning-seed1", "fine_tuning", options={"train.seed": "1"}) for task in OF_TASK)
+"""fine-tuning with another seed: how many of the texts that fooled fine-tuning fool it, too"""
+
 ARMS = (
     Arm("sentiment", "fine-tuning", "fine_tuning"),
     Arm("paraphrase", "fine-tuning", "fine_tuning"),
@@ -83,9 +87,9 @@ ARMS = (
 )
 ATTACKS = {"sentiment": ("deepwordbug", "pwws", "synonym"), "paraphrase": ("synonym", "antonym")}
 
-
 SMALL = {
     "arms": [arm for arm in ARMS if arm.pairs_of != "pwws" and arm.name != "bat-triplet"],
+    "again": [],
     "attacks": {"sentiment": ("deepwordbug",), "paraphrase": ("antonym",)},
 }
 SMOKE_SYNONYMS = {
@@ -129,7 +133,8 @@ class Study:
     seed: int = 0
     processes: int = 2
     arms: Sequence[Arm] = ARMS
-    """fine-tuning of sentiment, the victim, first"""
+    """fine-tuning of sentiment, the victim, first; of every task fine-tuning before the others"""
+    again: Sequence[Arm] = AGAIN
     attacks: Mapping[str, Sequence[str]] = field(default_factory=lambda: ATTACKS)
 
     def data(self, task: str, split: str) -> Path:
@@ -225,7 +230,7 @@ class Study:
                 command += ["--write-pairs", str(self.pairs(recipe))]
                 what = f"{recipe} on {self.num_attacked} training texts"
                 run_logged("fastadv", command, self.log(f"pairs-{recipe}"), what)
-        self.train([arm for arm in self.arms if arm.pairs_of is not None])
+        self.train([*(arm for arm in self.arms if arm.pairs_of is not None), *self.again])
         found: Dict[str, Dict[str, Attacked]] = {}
         for task, recipes in self.attacks.items():
             models = [arm for arm in self.arms if arm.task == task]
@@ -233,8 +238,8 @@ class Study:
                 out = self.out / "attacks" / task / recipe
                 command = self.attack(recipe, task, models, "test", out)
                 run_logged("fastadv", command, self.log(f"{recipe}-{task}"), f"{recipe} on {task}")
-                folders = {arm.name: self.model(arm) for arm in models}
-                found.setdefault(task, {})[recipe] = Attacked.read(out, folders)
+                others = {arm.name: self.model(arm) for arm in [*models[1:], *self.again] if arm.task == task}
+                found.setdefault(task, {})[recipe] = Attacked.read(out, others)
         return found
 
 

@@ -1,8 +1,8 @@
 """The text study's tables and plot, from the reports of its attacks.
 
 Clean accuracy has the change against fine-tuning with a paired bootstrap over texts. Success rates have what a text
-attack's own report says of them: the same at a cap of two words, the control's, and whether a gain goes beyond it;
-beside them, in a table of its own, how many of the texts that fooled fine-tuning fool a system too.
+attack's own report says of them: the same at a cap of two words, each beside its control's, and whether a gain goes
+beyond it; and in a table of its own how many of the texts that fooled fine-tuning fool a system too.
 """
 
 import json
@@ -20,6 +20,9 @@ from fastadv.evaluation.text_attack_run import rows_files
 LEAST_SUCCESS = {"deepwordbug": 0.80, "pwws": 0.85}
 """of the fine-tuned victim of sentiment; an attack that does less is broken"""
 
+CAPS = {"any": "", "words_2": ", ≤ 2 words"}
+"""how much of a text may be changed for a success to count"""
+
 
 @dataclass(frozen=True)
 class Attacked:
@@ -35,13 +38,15 @@ class Attacked:
         """From an attack's folder.
 
         Args:
-            models: name → where it is saved, the baseline first, on which texts are tried that fooled the baseline.
+            models: name → where it is saved, on which texts are tried that fooled the first model of the attack.
         """
         summary = json.loads((folder / "text-attack.json").read_text(encoding="utf-8"))
         names = [model["name"] for model in summary["models"]]
         files = rows_files(folder, names)
         rows = {name: read_rows(path) for name, path in zip(names, files)}
-        return cls(summary, rows, transferred(rows, models, folder / "transferred.json") if models else {})
+        remains = summary["protocol"]["settings"]["goal"] == "remain"
+        tried = transferred(rows[names[0]], models, folder / "transferred.json", remains) if models else {}
+        return cls(summary, rows, tried)
 
     @property
     def models(self) -> List[dict]:
@@ -74,8 +79,9 @@ def report(found: Dict[str, Dict[str, Attacked]]) -> Tuple[str, dict]:
     for task, attacks in found.items():
         first = next(iter(attacks.values()))
         baseline = first.models[0]["name"]
-        lines += ["", f"### {task.capitalize()}", "", "| | clean accuracy, % | " + " | ".join(attacks) + " |"]
-        lines.append("|---" + "|---:" * (1 + len(attacks)) + "|")
+        columns = [f"{recipe}{words}" for recipe in attacks for words in CAPS.values()]
+        lines += ["", f"### {task.capitalize()}", "", "| | clean accuracy, % | " + " | ".join(columns) + " |"]
+        lines.append("|---" + "|---:" * (1 + len(columns)) + "|")
         rows = []
         for model in first.models:
             name = model["name"]
@@ -84,17 +90,18 @@ def report(found: Dict[str, Dict[str, Attacked]]) -> Tuple[str, dict]:
             row = {"name": name, "accuracy": accuracy, "attacks": {}}
             for recipe, attacked in attacks.items():
                 of_attack = row["attacks"][recipe] = _attack(attacked, name)
-                cells.append(_cell(of_attack))
+                cells += [_cell(of_attack["caps"][cap]) for cap in CAPS]
             rows.append(row)
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         numbers["tasks"][task] = rows
         lines += ["", "| fooled by texts made against fine-tuning, % | " + " | ".join(attacks) + " |"]
         lines.append("|---" + "|---:" * len(attacks) + "|")
-        for row in rows[1:]:
-            lines.append(f"| {row['name']} | " + " | ".join(_transferred(a) for a in row["attacks"].values()) + " |")
+        for name in first.transferred:
+            found_there = (_transferred(attacked.transferred[name]) for attacked in attacks.values())
+            lines.append(f"| {name} | " + " | ".join(found_there) + " |")
         lines += ["", *(f"* {recipe}: {s}" for recipe, a in attacks.items() for s in _sentences(a))]
         for recipe, least in LEAST_SUCCESS.items():
-            value = rows[0]["attacks"].get(recipe, {}).get("success")
+            value = rows[0]["attacks"][recipe]["caps"]["any"]["success"] if recipe in attacks else None
             if task == "sentiment" and value is not None and value < least:
                 fault = f"{recipe} succeeds on {value:.1%} of the fine-tuned model's texts; expected {least:.0%}"
                 numbers["faults"].append(fault)
@@ -117,29 +124,32 @@ def _accuracy(attacked: Attacked, baseline: str, name: str) -> dict:
 def _attack(attacked: Attacked, name: str) -> dict:
     rates = next(model for model in attacked.models if model["name"] == name)["rates"]
     control = attacked.control_of(name)
+    caps = {
+        cap: {
+            "success": rates["success"][cap]["value"],
+            "control": None if control is None else control["rates"]["success"][cap]["value"],
+            "verdict": attacked.verdict(name, cap),
+        }
+        for cap in CAPS
+    }
     return {
-        "success": rates["success"]["any"]["value"],
-        "success_at_2_words": rates["success"]["words_2"]["value"],
+        "caps": caps,
         "robust_accuracy": rates["robust_accuracy"]["value"],
         "num_attacked": rates["num_attacked"],
-        "control": None if control is None else control["rates"]["success"]["any"]["value"],
         "difference": (attacked.difference(name) or {}).get("difference"),
-        "verdict": attacked.verdict(name),
-        "verdict_at_2_words": attacked.verdict(name, "words_2"),
-        "transferred": attacked.transferred.get(name),
+        "transferred": attacked.transferred,
     }
 
 
-def _cell(of_attack: dict) -> str:
-    said = f"{_percent(of_attack['success'])} (≤ 2 words {_percent(of_attack['success_at_2_words'])}"
-    if of_attack["control"] is not None:
-        said += f", control {_percent(of_attack['control'])}): {of_attack['verdict']}"
-        return said
-    return said + ")"
+def _cell(of_cap: dict) -> str:
+    if of_cap["control"] is None:
+        return _percent(of_cap["success"])
+    said = f"{_percent(of_cap['success'])} ({_percent(of_cap['control'])})"
+    return f"{said} **{of_cap['verdict']}**" if of_cap["verdict"] in ("gain", "loss") else said
 
 
-def _transferred(of_attack: dict) -> str:
-    tried, fooled = (of_attack["transferred"][name] for name in ("num_tried", "num_fooled"))
+def _transferred(of_model: dict) -> str:
+    tried, fooled = of_model["num_tried"], of_model["num_fooled"]
     return f"{100 * fooled / tried:.1f} of {tried}" if tried else "n/a"
 
 
@@ -156,33 +166,37 @@ def _interval(change: dict) -> str:
 
 
 def plot(numbers: dict, path: Path) -> None:
-    """Success of each attack on each system, its control as an open marker; one panel a task."""
+    """Success of each attack on each system, its control as an open marker; a column a task, a row a cap."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from fastadv.evaluation.attack_chart import COLOURS, MARKERS
     from fastadv.evaluation.charts import PRINT, STYLE, frame
 
     with rc_context(STYLE):
-        figure = Figure(figsize=(12.0, 4.6), layout="constrained", facecolor="white")
-        axes = figure.subplots(1, len(numbers["tasks"]), squeeze=False)[0]
-        for panel, (task, rows) in zip(axes, numbers["tasks"].items()):
-            recipes = list(rows[0]["attacks"])
-            for number, recipe in enumerate(recipes):
-                colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-                places = np.arange(len(rows)) + (number - (len(recipes) - 1) / 2) * 0.22
-                for key, face, aside in (("success", colour, 0.0), ("control", "white", 0.07)):
-                    values = [row["attacks"][recipe][key] for row in rows]
-                    values = [np.nan if value is None else 100 * value for value in values]
-                    label = recipe if key == "success" else None
-                    panel.plot(
-                        places + aside, values, marker, color=colour, markerfacecolor=face, label=label, markersize=7
-                    )
-            frame(panel, f"{task}: success of attacks, %; open: the control", "", PRINT)
-            panel.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=25, ha="right")
-            panel.set_xlim(-0.6, len(rows) - 0.4)
-            panel.set_ylim(-2, 104)
-            panel.legend(frameon=False, loc="lower left", ncols=len(recipes))
+        figure = Figure(figsize=(12.0, 7.6), layout="constrained", facecolor="white")
+        axes = figure.subplots(len(CAPS), len(numbers["tasks"]), squeeze=False)
+        for of_cap, (cap, words) in zip(axes, CAPS.items()):
+            for panel, (task, rows) in zip(of_cap, numbers["tasks"].items()):
+                _points(panel, rows, cap)
+                frame(panel, f"{task}: success of attacks{words}, %; open: the control", "", PRINT)
+                panel.set_xticks(range(len(rows)), [row["name"] for row in rows], rotation=20, ha="right")
+                panel.set_xlim(-0.6, len(rows) - 0.4)
+                panel.set_ylim(-2, 104)
+                panel.legend(frameon=False, loc="lower left", ncols=len(rows[0]["attacks"]))
         FigureCanvasAgg(figure)
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+
+
+def _points(panel, rows: List[dict], cap: str) -> None:
+    from fastadv.evaluation.attack_chart import COLOURS, MARKERS
+
+    recipes = list(rows[0]["attacks"])
+    for number, recipe in enumerate(recipes):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        places = np.arange(len(rows)) + (number - (len(recipes) - 1) / 2) * 0.22
+        for key, face, aside in (("success", colour, 0.0), ("control", "white", 0.07)):
+            found = [row["attacks"][recipe]["caps"][cap][key] for row in rows]
+            values = [np.nan if value is None else 100 * value for value in found]
+            label = recipe if key == "success" else None
+            panel.plot(places + aside, values, marker, color=colour, markerfacecolor=face, label=label, markersize=7)

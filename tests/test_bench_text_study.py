@@ -1,6 +1,5 @@
 """The text study: what fools one model tried on others."""
 
-import pytest
 import torch
 
 from bench.text_study_transfer import transferred
@@ -10,36 +9,28 @@ from tests.evaluation.attacked_rows import made_row
 ADVERSARIAL = [text.replace("a", "aa").replace("o", "0") for text in TEXTS]
 
 
-@pytest.fixture
-def other(tiny_bert_dir, tmp_path):
-    """A classifier that no attack has asked, and what it says of the attacked texts."""
-    classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=1)
-    classifier.save_pretrained(tmp_path / "other")
-    return classifier, [CLASSES[c] for c in classifier.classify_texts(ADVERSARIAL).argmax(axis=1)]
-
-
-def test_what_fools_the_first_is_tried_where_the_other_is_right(other, tmp_path):
-    said = other[1]
-    after = {name: CLASSES[(i + 1) % len(CLASSES)] for i, name in enumerate(CLASSES)}
-    labels = [said[i] if i % 3 == 2 else after[said[i]] for i in range(len(TEXTS))]
-    first = ["succeeded" if i % 3 else "failed" for i in range(len(TEXTS))]
-    second = [("failed", "skipped", "succeeded", "error")[i % 4] for i in range(len(TEXTS))]
-    rows = {
-        "first": [made_row(i, first[i], labels[i], first_adversarial=ADVERSARIAL[i]) for i in range(len(TEXTS))],
-        "other": [made_row(i, second[i], labels[i], first_adversarial="another text") for i in range(len(TEXTS))],
-    }
-    tried = [i for i in range(len(TEXTS)) if first[i] == "succeeded" and second[i] in ("failed", "succeeded")]
-    num_fooled = sum(said[i] != labels[i] for i in tried)
-    assert 0 < num_fooled < len(tried)
-    folders = {"first": tmp_path / "nowhere", "other": tmp_path / "other"}
-    found = transferred(rows, folders, tmp_path / "transferred.json")
-    assert found == {"other": {"num_tried": len(tried), "num_fooled": num_fooled}}
+def test_what_fools_the_first_is_tried_where_the_other_is_right(tiny_bert_dir, tmp_path):
+    other = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=1)
+    other.save_pretrained(tmp_path / "other")
+    before, after = ([CLASSES[c] for c in other.classify_texts(texts).argmax(axis=1)] for texts in (TEXTS, ADVERSARIAL))
+    # The other model is wrong on every fourth text as it is.
+    labels = [before[i] if i % 4 else CLASSES[CLASSES.index(before[i]) - 1] for i in range(len(TEXTS))]
+    outcomes = ["succeeded" if i % 3 else "failed" for i in range(len(TEXTS))]
+    rows = [
+        made_row(i, outcomes[i], labels[i], first=TEXTS[i], first_adversarial=ADVERSARIAL[i]) for i in range(len(TEXTS))
+    ]
+    tried = [i for i in range(len(TEXTS)) if i % 3 and i % 4]
+    num_changed = sum(after[i] != labels[i] for i in tried)
+    assert 0 < num_changed < len(tried)
+    found = transferred(rows, {"other": tmp_path / "other"}, tmp_path / "fooled.json")
+    assert found == {"other": {"num_tried": len(tried), "num_fooled": num_changed}}
+    # An antonym fools where nothing changes.
+    remained = transferred(rows, {"other": tmp_path / "other"}, tmp_path / "remained.json", remains=True)
+    assert remained == {"other": {"num_tried": len(tried), "num_fooled": len(tried) - num_changed}}
     # The second time no model is read.
-    folders["other"] = tmp_path / "nowhere"
-    assert transferred(rows, folders, tmp_path / "transferred.json") == found
+    assert transferred(rows, {"other": tmp_path / "nowhere"}, tmp_path / "fooled.json") == found
 
 
 def test_nothing_is_tried_where_nothing_fooled_the_first(tmp_path):
-    rows = {"first": [made_row(0, "failed")], "other": [made_row(0, "failed")]}
-    found = transferred(rows, {"first": tmp_path, "other": tmp_path / "nowhere"}, tmp_path / "transferred.json")
+    found = transferred([made_row(0, "failed")], {"other": tmp_path / "nowhere"}, tmp_path / "fooled.json")
     assert found == {"other": {"num_tried": 0, "num_fooled": 0}}
