@@ -11,8 +11,8 @@ The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and P
 fine-tuning as the victim. All systems of a task train on the same texts, in the same order, from the same weights, for
 the same number of steps; every model is attacked on the same held-out texts, each beside its control
 (`fastadv/evaluation/text_attack_control.py`). Fine-tuning with another seed is not attacked: it says how many of the
-texts that fool fine-tuning fool any other model (`bench/text_study_transfer.py`). Every step is a fastadv command, and finished ones are not done again: a
-stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``.
+texts that fool fine-tuning fool any other model (`bench/text_study_transfer.py`). Every step is a fastadv command, and
+finished ones are not done again: a stopped study goes on. It ends in ``study.md``, ``study.png`` and ``study.json``.
 """
 
 import argparse
