@@ -71,8 +71,8 @@ quickstart: venv
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
 # One arm at a time, so that no core waits for the last one.
-DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --no_small_radii --no_distances --processes 1 --threads 2 \
-	--out runs/demo-supervised --train.num_epochs=2
+DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --epsilons 0.5 1 --no_small_radii --no_distances \
+	--processes 1 --threads 2 --out runs/demo-supervised --data.max_sentences=1200 --train.num_epochs=2
 demo-supervised: venv
 	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study $(DEMO)
 

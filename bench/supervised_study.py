@@ -79,14 +79,14 @@ def run_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) -> N
     data = read_labelled("demo:imdb", split="test", label_map=classifier.label_map)
     data = with_rows(data, range(options.num_texts))
     has_small_radii = seed == 0 and not options.no_small_radii
-    epsilons = sorted({*EPSILONS, *(PAPERS_EPSILONS if has_small_radii else ())})
+    epsilons = sorted({*options.epsilons, *(PAPERS_EPSILONS if has_small_radii else ())})
     started = time.monotonic()
     found = attack_classifier(classifier, data, AttackSettings(epsilons=epsilons, measure_distances=False))
     # How far vectors move is measured with one seed: it wants another attack, on texts that are fooled already too.
-    distances = {name: np.empty((len(EPSILONS), 0)) for name in ("distance_l2", "distance_cosine")}
+    distances = {name: np.empty((len(options.epsilons), 0)) for name in ("distance_l2", "distance_cosine")}
     if seed == 0 and not options.no_distances:
         few = with_rows(data, range(options.num_texts // 5))
-        moved = attack_classifier(classifier, few, AttackSettings(epsilons=EPSILONS))
+        moved = attack_classifier(classifier, few, AttackSettings(epsilons=options.epsilons))
         distances = {name: getattr(moved, name) for name in distances}
     seconds["attack"] = time.monotonic() - started
     aside = folder / "measured.partial.npz"
@@ -116,6 +116,7 @@ def start_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) ->
         folder.mkdir(parents=True, exist_ok=True)
         arguments = ["--arm", arm, "--seeds", str(seed), "--out", str(options.out)]
         arguments += ["--num_texts", str(options.num_texts), "--threads", str(options.threads)]
+        arguments += ["--epsilons", *map(str, options.epsilons)]
         arguments += [f"--{name}" for name in ("no_small_radii", "no_distances") if getattr(options, name)]
         arguments += options.overrides
         run_logged("bench.supervised_study", arguments, folder / "log.txt", f"{arm}, seed {seed}")
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--num_texts", type=int, default=1000, help="held-out reviews that are attacked")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS), help="radii of the attack")
     parser.add_argument("--no_small_radii", action="store_true", help="leave out the papers' radii, which are small")
     parser.add_argument("--no_distances", action="store_true", help="leave out how far vectors move")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="arms at a time")
@@ -148,7 +150,7 @@ def main() -> None:
     of_jobs = in_order(jobs, lambda job: start_arm(*job, folder_of(options.out, *job), options), options.processes)
     found = dict(zip(jobs, of_jobs))
     arms = {arm: [found[arm, seed] for seed in options.seeds] for arm in options.arms}
-    text, numbers = report(arms, EPSILONS)
+    text, numbers = report(arms, options.epsilons)
     minutes = (time.monotonic() - started) / 60
     write_study(options.out, text, numbers, lambda path: plot(arms, path))
     print(f"{text}\n{minutes:.1f} minutes; {options.out / 'study.png'}")
