@@ -200,7 +200,7 @@ def _controls(records: Records) -> List[str]:
 
 
 def _costs(records: Records) -> List[str]:
-    rows = [["arm", "seeds", "steps", "ms a step (CPU)", "training, CPU s", "measuring, CPU s"]]
+    rows = [["arm", "seeds", "steps", "ms a step (CPU)", "gradients a step", "training, CPU s", "measuring, CPU s"]]
     for arm in ARMS:
         of_arm = [record for (name, _), record in sorted(records.items()) if name == arm.name]
         if of_arm:
@@ -212,11 +212,18 @@ def _costs(records: Records) -> List[str]:
                     arm.name,
                     str(len(of_arm)),
                     str(facts[0].get("steps", "")),
-                    *(f"{sum(values) / len(values):.0f}" if values else "" for values in (a_step, train)),
+                    _mean(a_step),
+                    # What the last probe of `reuse: adaptive` found to be enough.
+                    _mean([f["metrics"]["num_gradients"] for f in facts if "num_gradients" in f.get("metrics", {})]),
+                    _mean(train),
                     f"{sum(sum(f['measure_cpu_s'].values()) for f in facts) / len(facts):.0f}",
                 ]
             )
     return _markdown(rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.0f}" if values else ""
 
 
 def _steps_of(records: Records, found: Table) -> List[str]:
