@@ -17,8 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+import numpy as np
+
 from bench.sentence_study_arms import BY_NAME, SHARED, SMOKE, TIME, Job, Sizes, steps_at_equal_time
-from bench.sentence_study_records import Record, read_record, without_pairs, write_record
+from bench.sentence_study_records import AT_TWO_WORDS, Record, read_record, without_pairs, write_record
 from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
 
@@ -212,12 +214,28 @@ class Measuring:
         self._keep(found.measured, models[-1].model)
         attacked = Attacked.read(self.folder / name)
         own = attacked.models[-1]["name"]
+        self._keep([at_two_words(found.measured, models[-1].model, attacked.rows[own])], models[-1].model)
         facts: Dict[str, Any] = {"success": attacked.models[-1]["rates"]["success"], "no_control": why}
         if why is None:
             shifted = attacked.control_of(own)
             verdicts = {"verdict": attacked.verdict(own), "verdict_at_2_words": attacked.verdict(own, "words_2")}
             facts.update(baseline=control.arm.name, control=shifted["rates"]["success"], **verdicts)
         self.text[recipe] = facts
+
+
+def at_two_words(measured: Sequence, model: str, rows: Sequence):
+    """The success of changes of at most two words, of an attack's rows in the order of the others."""
+    from fastadv.evaluation.suite_numbers import Measured
+    from fastadv.evaluation.text_attack_rates import CAPS, is_fooled
+
+    (cap,) = [cap for cap in CAPS if cap.max_words == 2]
+    quantity = next(one.quantity for one in measured if one.quantity.metric == "attack success")
+    quantity = quantity._replace(metric=AT_TWO_WORDS)
+    values = np.array([100.0 * is_fooled(row, cap) if row.is_attacked else np.nan for row in rows])
+    num = int(np.isfinite(values).sum())
+    if not num:
+        return Measured(quantity, model, None, why="no text counts")
+    return Measured(quantity, model, float(np.nanmean(values)), num=num, rows=values, is_binary=True)
 
 
 def model_of(out: Path, job: Job) -> Path:

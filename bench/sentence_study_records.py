@@ -17,7 +17,8 @@ from fastadv.evaluation.suite_numbers import Measured, Quantity, resample_seed, 
 from fastadv.evaluation.text_attack_report import json_ready
 
 FORMAT = 1
-FILES = ("measured.json", "measured.npz")
+AT_TWO_WORDS = "attack success, ≤ 2 words"
+"""beside that of any change, which comes near 100 %"""
 
 _STEPS = 65_000
 _MISSING = 65_535

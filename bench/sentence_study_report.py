@@ -14,6 +14,7 @@ from bench.sentence_study_read import (
     systems_at_equal_time,
     table,
 )
+from bench.sentence_study_records import AT_TWO_WORDS
 from fastadv.evaluation.suite_numbers import Quantity
 
 
@@ -43,8 +44,10 @@ def lines_of(radii: Sequence[float], probe_radii: Sequence[float]) -> List[Line]
     text = [
         Line("clean accuracy of the attacked probe, %", "text-deepwordbug", "accuracy", digits=1),
         Line("DeepWordBug succeeds, %", "text-deepwordbug", "attack success", digits=1),
+        Line("DeepWordBug, at ≤ 2 words, %", "text-deepwordbug", AT_TWO_WORDS, digits=1),
         Line("queries of DeepWordBug", "text-deepwordbug", "queries", digits=1),
         Line("PWWS succeeds, %", "text-pwws", "attack success", digits=1),
+        Line("PWWS, at ≤ 2 words, %", "text-pwws", AT_TWO_WORDS, digits=1),
     ]
     geometry = [
         Line(words, "geometry", metric, digits=digits)
@@ -153,7 +156,13 @@ def _by_quantity(found: Table, lines: Sequence[Line]) -> List[str]:
 
 def _by_system(found: Table, lines: Sequence[Line], radii: Sequence[float]) -> List[str]:
     """A line an exploration, with the quantities that tell most."""
-    left_out = {"PWWS succeeds, %", "mean of the seven sets", "queries of DeepWordBug", "mean cosine"}
+    left_out = {
+        "PWWS succeeds, %",
+        "PWWS, at ≤ 2 words, %",
+        "mean of the seven sets",
+        "probe, mistyped, %",
+        "mean cosine",
+    }
     left_out |= {
         f"{name}, ε {e:g}{u}" for e in radii[:-1] for name, u in (("retrieval@1", ", %"), ("centred cosine", ""))
     }
@@ -191,7 +200,7 @@ def _controls(records: Records) -> List[str]:
 
 
 def _costs(records: Records) -> List[str]:
-    rows = [["arm", "seeds", "steps", "ms a step (CPU)", "training, CPU s", "measuring, CPU s"]]
+    rows = [["arm", "seeds", "steps", "ms a step (CPU)", "gradients a step", "training, CPU s", "measuring, CPU s"]]
     for arm in ARMS:
         of_arm = [record for (name, _), record in sorted(records.items()) if name == arm.name]
         if of_arm:
@@ -203,11 +212,18 @@ def _costs(records: Records) -> List[str]:
                     arm.name,
                     str(len(of_arm)),
                     str(facts[0].get("steps", "")),
-                    *(f"{sum(values) / len(values):.0f}" if values else "" for values in (a_step, train)),
+                    _mean(a_step),
+                    # What the last probe of `reuse: adaptive` found to be enough.
+                    _mean([f["metrics"]["num_gradients"] for f in facts if "num_gradients" in f.get("metrics", {})]),
+                    _mean(train),
                     f"{sum(sum(f['measure_cpu_s'].values()) for f in facts) / len(facts):.0f}",
                 ]
             )
     return _markdown(rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.0f}" if values else ""
 
 
 def _steps_of(records: Records, found: Table) -> List[str]:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import bench.sentence_study as study
-from bench.sentence_study_arm import num_steps, training_settings
+from bench.sentence_study_arm import at_two_words, num_steps, training_settings
 from bench.sentence_study_arms import (
     ARMS,
     BY_NAME,
@@ -29,6 +29,7 @@ from bench.sentence_study_arms import (
 from bench.sentence_study_plots import plot
 from bench.sentence_study_read import missing, systems_at_equal_steps, systems_at_equal_time, table
 from bench.sentence_study_records import (
+    AT_TWO_WORDS,
     Record,
     model_name,
     packed,
@@ -41,6 +42,7 @@ from bench.sentence_study_records import (
 from bench.sentence_study_report import report, tables_of
 from fastadv import UserError, load_config
 from fastadv.evaluation.suite_numbers import Measured, Quantity, spearman_measured
+from fastadv.evaluation.text_attack_rows import TextAttackRow
 
 RETRIEVAL = Quantity("embeddings", "held out", "retrieval@1", 0.2, "%")
 SUCCESS = Quantity("text-deepwordbug", "sentences", "attack success", None, "%", "lower")
@@ -186,6 +188,19 @@ def test_correlations_keep_their_resamples_and_no_scores(tmp_path):
     assert (change.low, change.high) == pytest.approx((found.low, found.high), abs=1e-2)
     kept = of_arms[1].measured[STS_B].draws[:400] - of_arms[0].measured[STS_B].draws[:400]
     np.testing.assert_allclose(kept, draws, atol=1e-9)
+
+
+def test_success_of_few_words_counts_a_longer_change_as_none():
+    def row(number, outcome, num_changed):
+        texts = (number, "a b c d", None, "positive", outcome, "a b c e", None, "positive", "negative")
+        return TextAttackRow(*texts, 0.9, 0.1, 20, 4, num_changed, 0.1, "")
+
+    rows = [row(0, "succeeded", 1), row(1, "succeeded", 3), row(2, "skipped", 0), row(3, "failed", 0)]
+    found = at_two_words([of_rows(SUCCESS, np.array([100, 100, np.nan, 0.0]))], "model", rows)
+    assert found.quantity == SUCCESS._replace(metric=AT_TWO_WORDS) and found.num == 3
+    np.testing.assert_array_equal(found.rows, [100, 0, np.nan, 0])
+    assert found.value == pytest.approx(100 / 3)
+    assert at_two_words([of_rows(SUCCESS, np.zeros(1))], "model", rows[2:3]).value is None
 
 
 # Numbers
