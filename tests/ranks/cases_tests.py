@@ -18,22 +18,25 @@ class CasesOnRanks:
     """mutants that are a mistake on one process as well"""
 
     @pytest.fixture(scope="class")
-    def encoder_folder(self, tmp_path_factory):
+    @classmethod
+    def encoder_folder(cls, tmp_path_factory):
         return make_encoder_folder(tmp_path_factory)
 
     @pytest.fixture(scope="class")
-    def expected(self, encoder_folder):
+    @classmethod
+    def expected(cls, encoder_folder):
         torch.set_num_threads(1)
         return {
-            dtype: {case: of_one_process(self.cases, encoder_folder, case, dtype) for case in self.cases.CASES}
+            dtype: {case: of_one_process(cls.cases, encoder_folder, case, dtype) for case in cls.cases.CASES}
             for dtype in (torch.float32, torch.float64)
         }
 
     @pytest.fixture(scope="class", params=[1, 2, 3])
-    def ranks(self, request, encoder_folder, tmp_path_factory):
+    @classmethod
+    def ranks(cls, request, encoder_folder, tmp_path_factory):
         """What so many ranks found; one spawn for all tests."""
         file = str(tmp_path_factory.mktemp("ranks") / "found.pt")
-        module = self.cases.__name__.rpartition(".")[2]
+        module = cls.cases.__name__.rpartition(".")[2]
         run_ranks(request.param, "cases_worker.py", module, encoder_folder, file, timeout_s=900)
         return request.param, torch.load(file, weights_only=True)
 
