@@ -44,9 +44,10 @@ class Attacked:
         names = [model["name"] for model in summary["models"]]
         files = rows_files(folder, names)
         rows = {name: read_rows(path) for name, path in zip(names, files)}
+        if not models:
+            return cls(summary, rows, {})
         remains = summary["protocol"]["settings"]["goal"] == "remain"
-        tried = transferred(rows[names[0]], models, folder / "transferred.json", remains) if models else {}
-        return cls(summary, rows, tried)
+        return cls(summary, rows, transferred(rows[names[0]], models, folder / "transferred.json", remains))
 
     @property
     def models(self) -> List[dict]:
