@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fastadv.data.labels import LabelMap
 from fastadv.data.packing import PackedBatch
+from fastadv.encoder.cards import default_card
 from fastadv.encoder.classification_head import (
     HEAD_FILE,
-    MEAN_HEAD_NOTE,
     Head,
     LinearHead,
     check_classifiable,
@@ -22,7 +22,7 @@ from fastadv.encoder.classification_head import (
     pooling_of_head,
 )
 from fastadv.encoder.encoder import Encoder
-from fastadv.encoder.export import default_card, export_encoder
+from fastadv.encoder.export import export_encoder
 from fastadv.encoder.lora import merged_state_dict
 from fastadv.encoder.source import find_model, quiet_transformers
 from fastadv.errors import UserError
@@ -132,8 +132,7 @@ class Classifier(nn.Module):
 
     def default_card(self) -> str:
         """README.md of an export about whose training nothing was said."""
-        card = default_card(self.encoder)
-        return f"{card}\nIt is a classifier: {MEAN_HEAD_NOTE}.\n" if self.encoder.pooling == "mean" else card
+        return default_card(self.encoder, self.label_map)
 
     def _write_with_linear_head(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
         hf = self.encoder.hf

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fastadv.atomic_file import naming
+from fastadv.encoder.cards import default_card
 from fastadv.encoder.lora import merged_state_dict
 from fastadv.encoder.source import quiet_transformers
 from fastadv.errors import UserError
@@ -184,31 +185,3 @@ def _write_first_last_weights(encoder, folder: Path) -> None:
 def _write_json(path: Path, value) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def default_card(encoder) -> str:
-    """README.md of an export about whose training nothing was said."""
-    how = {
-        "cls": "the last hidden state of the first token",
-        "mean": "the mean of the last hidden states over all tokens, special tokens included",
-        "first_last": "the mean over all tokens of the average of embedding output and last hidden state",
-    }[encoder.pooling]
-    return f"""---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags:
-- sentence-transformers
-- feature-extraction
----
-# A sentence encoder exported by fastadv
-
-A text of at most {encoder.max_length} tokens becomes a vector of {encoder.hidden_size} numbers: {how}.
-Vectors are compared by cosine similarity and are not normalised.
-
-```python
-from sentence_transformers import SentenceTransformer
-vectors = SentenceTransformer("this folder").encode(["A sentence."])
-```
-
-Training data, configuration, commit and scores: not recorded with this export.
-"""

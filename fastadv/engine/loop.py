@@ -361,8 +361,8 @@ class Trainer:
         self._model.eval()
         with _generator_untouched():
             table = self._comparison.measure_after(self.encoder)
-        num_sentences = len(self._data.text)
-        card = model_card(self.config, self._config_text, num_sentences, position.step, scores, table)
+        data = self._data
+        card = model_card(self.config, self._config_text, len(data.text), position.step, scores, table, data.label_map)
         self._model.save_pretrained(self.run_folder / "model", card)
         self._comparison.write_report()
 

@@ -24,7 +24,9 @@ from typing import Any, Optional
 import fastadv
 from fastadv.atomic_file import written_aside
 from fastadv.config import Config
+from fastadv.data.labels import LabelMap
 from fastadv.data.mixture import describe_sources
+from fastadv.encoder.cards import classes_in_words, front_matter
 from fastadv.encoder.classification_head import MEAN_HEAD_NOTE
 from fastadv.engine.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoint_folders import checkpoint_folders, clear_leftovers
@@ -113,36 +115,42 @@ def write_results(folder: Path, results: dict[str, Any]) -> None:
 
 
 def model_card(
-    config: Config, config_text: str, num_sentences: int, num_steps: int, scores: dict[str, float], table: str
+    config: Config,
+    config_text: str,
+    num_sentences: int,
+    num_steps: int,
+    scores: dict[str, float],
+    table: str,
+    label_map: Optional[LabelMap] = None,
 ) -> str:
     """Markdown of what the model was trained on, how, by which code, and what was measured.
 
     Args:
         scores: dev scores by name, may be empty.
         table: the table before and after training in Markdown, or "".
+        label_map: of a classifier.
     """
     train, encoder = config.train, config.encoder
+    kind, rows = ("sentence encoder", "sentences") if label_map is None else ("text classifier", "texts")
     measured = [f"* {name}: {value:.2f}" for name, value in scores.items()]
     if table:
         measured += ["", "Before and after training, on sentences that neither trained nor chose a setting:", "", table]
     return "\n".join(
         [
-            "---",
-            "library_name: sentence-transformers",
-            "pipeline_tag: sentence-similarity",
-            "---",
+            front_matter(encoder.pooling, label_map),
             f"# {config.encoder.model} trained with {config.objective}",
             "",
-            f"A sentence encoder started from `{encoder.model}`, "
-            f"trained by fastadv {fastadv.__version__} ({code_version()}).",
+            f"A {kind} started from `{encoder.model}`, trained by fastadv {fastadv.__version__} ({code_version()}).",
             "",
             "## Training",
-            f"* data: `{describe_sources(config.data.train)}`, {num_sentences:,} sentences, "
+            f"* data: `{describe_sources(config.data.train)}`, {num_sentences:,} {rows}, "
             f"cut to {encoder.max_length} tokens",
-            f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} sentences, "
+            f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} {rows}, "
             f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
-            f"* pooling: {encoder.pooling}; vectors are compared by cosine similarity",
-            *([f"* classifier: {MEAN_HEAD_NOTE}"] if config.data.label_field and encoder.pooling == "mean" else []),
+            f"* pooling: {encoder.pooling}"
+            + ("; vectors are compared by cosine similarity" if label_map is None else ""),
+            *([] if label_map is None else [f"* {classes_in_words(label_map)}"]),
+            *([f"* classifier: {MEAN_HEAD_NOTE}"] if label_map is not None and encoder.pooling == "mean" else []),
             f"* adversary: {describe_adversary(config)}",
             "",
             "## Measured",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
@@ -99,7 +100,11 @@ def test_a_classifier_of_means_is_exported_as_trained(system, stage, make_superv
     predicted = exported.classify_texts(dev.first).argmax(axis=1)
     assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
     assert trainer.position.best_score > 30
-    assert "AutoModelForSequenceClassification" in (folder / "model" / "README.md").read_text()
+    card = ModelCard.load(folder / "model" / "README.md")
+    assert "AutoModelForSequenceClassification" in card.text and "A text classifier started from" in card.text
+    assert all(f"`{name}`" in card.text for name in CLASSES)
+    # Transformers would draw a head of its own, and vectors are not what a classifier is for.
+    assert (card.data.library_name, card.data.pipeline_tag) == ("fastadv", "text-classification")
     assert "parameters" in describe_plan(trainer.config, PlanOptions.parse({}))
 
 
