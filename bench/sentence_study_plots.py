@@ -35,6 +35,7 @@ def plot(records: Records, tables: Dict[str, Table], path: Path) -> None:
         for axes, draw in zip(figure.subplots(2, 3).flat, panels, strict=True):
             if not draw(axes):
                 axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=PRINT.muted)
+                axes.set(xticks=[], yticks=[], xlabel="")
         FigureCanvasAgg(figure)
         # Date-free, so that equal results give equal bytes.
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
@@ -88,6 +89,7 @@ def _against_radius(axes: Axes, table: Table, radii: Sequence[float]) -> bool:
             axes.plot(x, means, marker=marker, color=colour, markersize=4, linewidth=1.6, label=label)
             if all(cell.low is not None for _, cell in known):
                 axes.fill_between(x, [c.low for _, c in known], [c.high for _, c in known], color=colour, alpha=0.1)
+    _ticks_at(axes, radii)
     return _legend(axes)
 
 
@@ -108,6 +110,7 @@ def _against_training_radius(axes: Axes, table: Table, radii: Sequence[float]) -
             marker = MARKERS[number % len(MARKERS)]
             axes.plot(*zip(*known), marker=marker, color=COLOURS[number % len(COLOURS)], markersize=4, label=label)
     axes.set_ylim(-2, 104)
+    _ticks_at(axes, [BY_NAME[name].epsilon for name in names])
     return _legend(axes)
 
 
@@ -138,6 +141,11 @@ def _costs(axes: Axes, records: Records) -> bool:
     axes.grid(axis="x", color=PRINT.grid, linewidth=0.8)
     axes.invert_yaxis()
     return bool(names)
+
+
+def _ticks_at(axes: Axes, values: Sequence[float]) -> None:
+    """Where something was measured; matplotlib's own crowd around a single value."""
+    axes.set_xticks(sorted(set(values)), [f"{value:g}" for value in sorted(set(values))])
 
 
 def _legend(axes: Axes) -> bool:
