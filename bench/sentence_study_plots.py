@@ -10,11 +10,15 @@ from matplotlib.figure import Figure
 
 from bench.sentence_study_arms import BY_NAME, REFERENCE
 from bench.sentence_study_read import Cell, Records, Table
+from bench.sentence_study_records import AT_TWO_WORDS
 from fastadv.evaluation import attack_chart
 from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, frame
 
 # One more than a chart of attacks has: there are seven systems.
 COLOURS, MARKERS = (*attack_chart.COLOURS, PRINT.ink), (*attack_chart.MARKERS, "X")
+
+_ATTACKED = "centred cosine"
+_TEXT_RATES = (("any words", "attack success"), ("≤ 2 words", AT_TWO_WORDS))
 
 Points = List[Tuple[str, float, float]]
 
@@ -46,9 +50,9 @@ def points_of(table: Table, x: Dict[str, Cell], y: Dict[str, Cell]) -> Points:
     return [(label, x[label].mean, y[label].mean) for label in table.systems if label in x and label in y]
 
 
-def largest_informative(table: Table, radii: Sequence[float]) -> Optional[float]:
-    """The largest radius of which there is retrieval@1."""
-    return next((e for e in sorted(radii, reverse=True) if table.find("embeddings", "retrieval@1", e)), None)
+def largest_measured(table: Table, radii: Sequence[float]) -> Optional[float]:
+    """The largest radius at which embeddings were attacked."""
+    return next((e for e in sorted(radii, reverse=True) if table.find("embeddings", _ATTACKED, e)), None)
 
 
 def _scatter(axes: Axes, table: Table, x: Dict[str, Cell], y: Dict[str, Cell]) -> bool:
@@ -59,16 +63,16 @@ def _scatter(axes: Axes, table: Table, x: Dict[str, Cell], y: Dict[str, Cell]) -
         seeds = [(x[label].by_seed[seed], y[label].by_seed[seed]) for seed in both]
         if seeds:
             axes.plot(*zip(*seeds), marker, color=colour, alpha=0.35, markersize=4)
-        axes.plot([of_x], [of_y], marker, color=colour, markersize=8)
-        axes.annotate(label, (of_x, of_y), xytext=(6, 4), textcoords="offset points", color=colour, fontsize=9)
+        axes.plot([of_x], [of_y], marker, color=colour, markersize=8, label=label)
     axes.margins(0.18)
-    return bool(points_of(table, x, y))
+    axes.locator_params(axis="x", nbins=5)
+    return _legend(axes)
 
 
 def _clean_and_attacked(axes: Axes, table: Table, radii: Sequence[float]) -> bool:
-    radius = largest_informative(table, radii)
-    frame(axes, f"STS-B against retrieval@1, % (ε {radius or 0:g})", "STS-B test, Spearman × 100", PRINT)
-    attacked = table.find("embeddings", "retrieval@1", radius)
+    radius = largest_measured(table, radii)
+    frame(axes, f"{_ATTACKED} under attack (ε {radius or 0:g}) against STS-B", "STS-B test, Spearman × 100", PRINT)
+    attacked = table.find("embeddings", _ATTACKED, radius)
     return _scatter(axes, table, table.find("sts", "spearman", None, "STS-B"), attacked)
 
 
@@ -78,10 +82,10 @@ def _on_the_sphere(axes: Axes, table: Table) -> bool:
 
 
 def _against_radius(axes: Axes, table: Table, radii: Sequence[float]) -> bool:
-    """retrieval@1 a system, its interval as a band."""
-    frame(axes, "retrieval@1 under attack, %", "radius ε of the attack, multiples of RMS(X)", PRINT)
+    """A line a system, its interval as a band."""
+    frame(axes, f"{_ATTACKED} under attack", "radius ε of the attack, multiples of RMS(X)", PRINT)
     for number, label in enumerate(table.systems):
-        found = [(e, table.find("embeddings", "retrieval@1", e).get(label)) for e in radii]
+        found = [(e, table.find("embeddings", _ATTACKED, e).get(label)) for e in radii]
         known = [(e, cell) for e, cell in found if cell is not None]
         if known:
             x, means = [e for e, _ in known], [cell.mean for _, cell in known]
@@ -98,12 +102,12 @@ def _against_training_radius(axes: Axes, table: Table, radii: Sequence[float]) -
     frame(axes, f"{REFERENCE} by the ε that it trains with, %", "ε of training, multiples of RMS(X)", PRINT)
     names = [n for n in table.systems if n == REFERENCE or n.startswith("eps-")]
     names.sort(key=lambda name: BY_NAME[name].epsilon)
-    radius = largest_informative(table, radii)
+    radius = largest_measured(table, radii)
     probed = sorted({q.epsilon for q in table.cells if q.metric == "probe accuracy" and q.epsilon is not None})
     chosen = [(f"retrieval@1, ε {radius or 0:g}", table.find("embeddings", "retrieval@1", radius))]
     chosen.append(("probe, clean", table.find("embeddings", "probe accuracy")))
     chosen += [(f"probe, ε {e:g}", table.find("embeddings", "probe accuracy", e)) for e in probed]
-    chosen.append(("DeepWordBug succeeds", table.find("text-deepwordbug", "attack success")))
+    chosen += [(f"DeepWordBug, {words}", table.find("text-deepwordbug", metric)) for words, metric in _TEXT_RATES]
     for number, (label, cells) in enumerate(chosen):
         known = [(BY_NAME[name].epsilon, cells[name].mean) for name in names if name in cells]
         if known:
@@ -115,20 +119,25 @@ def _against_training_radius(axes: Axes, table: Table, radii: Sequence[float]) -
 
 
 def _text_attacks(axes: Axes, tables: Dict[str, Table]) -> bool:
-    """DeepWordBug's success with its interval: systems at equal steps, then explorations."""
+    """DeepWordBug's success with its intervals: systems at equal steps, then explorations."""
     frame(axes, "DeepWordBug succeeds, %", "", PRINT)
-    rows: List[Tuple[str, Cell]] = []
-    for name, skipped in (("steps", ()), ("explorations", (REFERENCE,))):
-        found = tables[name].find("text-deepwordbug", "attack success")
-        rows += [(label, cell) for label, cell in found.items() if label not in skipped]
-    for place, (_, cell) in enumerate(rows):
-        axes.plot([cell.mean], [place], "o", color=PRINT.after, markersize=5)
-        if cell.low is not None:
-            axes.plot([cell.low, cell.high], [place, place], color=PRINT.after, linewidth=1.4)
-    axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8)
+    labels: List[str] = []
+    for (words, metric), colour, marker in zip(_TEXT_RATES, (PRINT.after, PRINT.before), "os"):
+        cells: Dict[str, Cell] = {}
+        for name in ("steps", "explorations"):
+            found = tables[name].find("text-deepwordbug", metric)
+            cells.update({label: cell for label, cell in found.items() if label not in cells})
+        labels += [label for label in cells if label not in labels]
+        places = [labels.index(label) for label in cells]
+        axes.plot([cell.mean for cell in cells.values()], places, marker, color=colour, markersize=5, label=words)
+        for place, cell in zip(places, cells.values()):
+            if cell.low is not None:
+                axes.plot([cell.low, cell.high], [place, place], color=colour, linewidth=1.4)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.grid(axis="x", color=PRINT.grid, linewidth=0.8)
     axes.invert_yaxis()
-    return bool(rows)
+    # Above the frame: every line of it has points.
+    return _legend(axes, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
 
 
 def _costs(axes: Axes, records: Records) -> bool:
@@ -148,8 +157,8 @@ def _ticks_at(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xticks(sorted(set(values)), [f"{value:g}" for value in sorted(set(values))])
 
 
-def _legend(axes: Axes) -> bool:
+def _legend(axes: Axes, **place) -> bool:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(frameon=False, fontsize=8, ncols=2)
+        axes.legend(frameon=False, fontsize=8, ncols=2, **place)
     return bool(handles)
