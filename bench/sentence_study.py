@@ -156,7 +156,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--senteval", metavar="DIR", help="a folder in SentEval layout, for STS and alignment")
     parser.add_argument("--attack_data", metavar="DIR", help="of fastadv prepare-attack-data, where not its own")
-    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS], metavar="ARM", help="some of them")
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        choices=[arm.name for arm in ARMS],
+        metavar="ARM",
+        help="some of them; explorations then run with every seed",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="arms at a time")
     parser.add_argument(
@@ -166,7 +172,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--report", action="store_true", help="run nothing; write the report from what is done")
     options = parser.parse_args(arguments)
     names: List[str] = options.arms or (list(SMOKE_ARMS) if options.smoke else list(BY_NAME))
-    jobs, sizes = jobs_of(names, [0] if options.smoke else options.seeds), SMOKE if options.smoke else Sizes()
+    # An exploration that was named is one to be sure of.
+    jobs = jobs_of(names, [0] if options.smoke else options.seeds, repeat_explorations=options.arms is not None)
+    sizes = SMOKE if options.smoke else Sizes()
     if options.dry_run:
         print(plan(jobs, options.out, sizes, options.senteval is not None, options.processes))
         return

@@ -1,7 +1,7 @@
 """The arms of the sentence study: what each trains, with what it is compared, in which order they run, what they cost.
 
 Main arms are systems at equal steps, and again at equal training time: that of `exact`, so that cheaper systems get
-more steps. Explorations are `exact` with one thing changed, with seed 0.
+more steps. Explorations are `exact` with one thing changed, of seed 0; of more where one is asked for by name.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -191,12 +191,17 @@ class Job:
         return Job(BY_NAME[self.arm.baseline], self.seed) if is_compared else None
 
 
-def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> List[Job]:
-    """In the order in which they run: a study that is cut short has seed 0 of the main arms, then the explorations."""
+def jobs_of(names: Sequence[str], seeds: Sequence[int], repeat_explorations: bool = False) -> List[Job]:
+    """In the order in which they run: a study that is cut short has seed 0 of the main arms, then the explorations.
+
+    Args:
+        repeat_explorations: with every seed, like the main arms.
+    """
     chosen = [arm for arm in ARMS if arm.name in names]
     jobs = [Job(arm, 0) for arm in chosen if 0 in seeds or arm.settings is None]
+    repeated = [arm for arm in chosen if arm.settings is not None and (repeat_explorations or arm.group != EXPLORATION)]
     for seed in [seed for seed in seeds if seed != 0]:
-        jobs += [Job(arm, seed) for arm in chosen if arm.group != EXPLORATION and arm.settings is not None]
+        jobs += [Job(arm, seed) for arm in repeated]
     return jobs
 
 

@@ -208,6 +208,12 @@ def explored(records: Records) -> Dict[str, str]:
     return {name: name for name in [REFERENCE, *names]}
 
 
+def repeated(records: Records) -> Dict[str, str]:
+    """label → arm, SimCSE first: the explorations of several seeds, beside what they are explorations of; or none."""
+    names = [arm.name for arm in ARMS if arm.group == EXPLORATION and any(n == arm.name and s for n, s in records)]
+    return {name: name for name in [BASELINE, REFERENCE, *names]} if names else {}
+
+
 def seed_zero(records: Records) -> Dict[Tuple[str, int], Record]:
     return {key: record for key, record in records.items() if key[1] == 0}
 

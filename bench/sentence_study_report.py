@@ -9,6 +9,7 @@ from bench.sentence_study_read import (
     Table,
     explored,
     missing,
+    repeated,
     seed_zero,
     systems_at_equal_steps,
     systems_at_equal_time,
@@ -90,6 +91,8 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
     text += _by_quantity(tables["reuse"], lines)
     text += ["", f"## Explorations, beside {REFERENCE}, seed 0", ""]
     text += _by_system(tables["explorations"], lines, radii)
+    if tables["repeated"].systems:
+        text += ["", f"## Explorations over seeds, beside {BASELINE}", "", *_by_quantity(tables["repeated"], lines)]
     text += ["", "## Attacks on text beside their control, seed 0", "", *_controls(records)]
     text += ["", "## Cost", "", *_costs(records)]
     numbers = {
@@ -110,12 +113,13 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
 
 
 def tables_of(records: Records) -> Dict[str, Table]:
-    """``steps`` and ``time``: SimCSE first; ``reuse``: exact first; ``explorations``: the same, all of seed 0."""
+    """``steps``, ``time``, ``repeated``: SimCSE first; ``reuse``, and ``explorations`` of seed 0 alone: exact first."""
     return {
         "steps": table(records, systems_at_equal_steps(records)),
         "time": table(records, systems_at_equal_time(records)),
         "reuse": table(records, {name: name for name in (REFERENCE, "adaptive", "exact+rtd", "adaptive+rtd")}),
         "explorations": table(seed_zero(records), explored(records)),
+        "repeated": table(records, repeated(records)),
     }
 
 

@@ -116,6 +116,8 @@ def test_jobs_come_so_that_a_study_cut_short_still_answers_most():
             assert needed.key in keys[:number], f"{job.key} needs {needed.key} before it"
     assert all(job.control is None for job in EVERY if job.seed)
     assert jobs_of(["exact", "untrained"], [2])[-1].key == "exact-seed2"
+    assert jobs_of(["l2"], [1, 2]) == []
+    assert [job.key for job in jobs_of(["l2"], [1, 2], repeat_explorations=True)] == ["l2-seed1", "l2-seed2"]
 
 
 def test_equal_time_gives_a_cheaper_system_more_steps(tmp_path):
@@ -307,6 +309,22 @@ def test_a_report_of_what_is_done_says_what_is_missing():
     row = next(r for r in numbers["tables"]["explorations"] if r["system"] == "eps-0.4")
     assert row["change"]["num"] == 200 and row["by_seed"].keys() == {"0"}
     json.dumps(numbers, allow_nan=False)
+
+
+def test_an_exploration_of_several_seeds_stands_beside_the_systems():
+    assert "Explorations over seeds" not in report(whole(), EVERY)[0] and tables_of(whole())["repeated"].cells == {}
+    text, numbers = report(records_of(*whole().values(), *three_seeds("l2", 0.9)), EVERY)
+    line = next(
+        line
+        for line in text.split("Explorations over seeds")[1].splitlines()
+        if line.startswith("| retrieval@1, ε 0.2")
+    )
+    simcse, exact, l2 = (cell.strip() for cell in line.split("|")[2:-1])
+    assert simcse.startswith("4") and exact.endswith("]*")
+    assert l2.startswith(f"{100 * np.mean([rows_of('l2', s, 0.9) > 0 for s in (0, 1, 2)]):.1f} ± ")
+    row = next(r for r in numbers["tables"]["repeated"] if r["system"] == "l2")
+    assert row["by_seed"].keys() == {"0", "1", "2"} and len(row["change"]["by_seed"]) == 3
+    assert "l2-seed1" not in numbers["missing"]
 
 
 def test_a_report_of_a_single_arm_and_its_plot(tmp_path):
