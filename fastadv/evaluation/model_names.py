@@ -28,3 +28,8 @@ def names_of(models: Sequence[str], names: Optional[Sequence[str]] = None) -> Li
     if len(names) != len(models) or len(set(names)) < len(names):
         raise UserError(f"names {', '.join(names)}: expected one for each of {len(models)} models, each once")
     return list(names)
+
+
+def plain_name(name: str) -> str:
+    """As a file name."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
