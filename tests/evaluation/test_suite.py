@@ -276,7 +276,7 @@ def test_an_encoder_without_a_head_is_attacked_too(folder, tmp_path, capsys, tin
         (["x=a,b", "x=c"], ["two systems", "'x'"]),
         (["x=a,b", "y=b/"], ["b", "twice"]),
         (["x=a,,b"], ["x=a,,b", "DIR"]),
-        (["x=tests,./tests"], ["./tests", "twice"]),
+        (["x=tests,./tests"], ["tests", "twice"]),
     ],
 )
 def test_systems_that_are_not_told_apart_are_refused(models, words):
