@@ -2,9 +2,11 @@
 
 import argparse
 import sys
+from typing import List
 
 from fastadv.cli_attack_parts import add_labelled_options, add_text_search_options, labelled_texts, text_search
 from fastadv.cli_parts import add_cache_dir, add_command, add_encoder_options, check_out_folder, count_from, seed
+from fastadv.errors import UserError
 
 # As `fastadv.evaluation.suite_choice.PARTS`, which is not imported before it is needed.
 _PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
@@ -78,20 +80,42 @@ def _all(arguments: argparse.Namespace) -> int:
     out = check_out_folder(arguments.out)
     parts, named = choose_parts(_options(arguments, out))
     suite = Suite(arguments.model, parts, out, arguments.seed, arguments.pooling, arguments.max_length, named)
+    wrong_cards = _wrong_cards(suite) if arguments.write_cards else []
     if arguments.dry_run:
         lines, is_missing = suite.plan()
+        lines += [f"card: n/a: {why}" for why in wrong_cards]
         print("\n".join([*lines, f"into {out}: {', '.join(FILES)}"]))
-        return int(is_missing)
+        return int(is_missing or bool(wrong_cards))
+    if wrong_cards:
+        raise UserError(f"--write_cards: {'; '.join(wrong_cards)}")
     checked_cache_folder(arguments.cache_dir)
-    evaluation = suite.run(sys.stderr.isatty(), say=lambda line: print(f"fastadv: {line}", file=sys.stderr, flush=True))
+    evaluation = suite.run(sys.stderr.isatty(), say=_say)
     print(short_table(evaluation))
     print(f"{out}: {', '.join(FILES)}")
-    if arguments.write_cards:
-        from fastadv.evaluation.model_card import write_cards
+    has_all_cards = not arguments.write_cards or _write_cards(evaluation)
+    return int(suite.is_missing(evaluation) or not has_all_cards)
 
-        for path in write_cards(evaluation):
-            print(path)
-    return int(suite.is_missing(evaluation))
+
+def _say(line: str) -> None:
+    print(f"fastadv: {line}", file=sys.stderr, flush=True)
+
+
+def _wrong_cards(suite) -> List[str]:
+    from fastadv.evaluation.model_card import check_cards
+
+    return check_cards([model for system in suite.systems for model in system.models])
+
+
+def _write_cards(evaluation: dict) -> bool:
+    """Whether no card had a problem."""
+    from fastadv.evaluation.model_card import write_cards
+
+    cards = write_cards(evaluation)
+    for path in cards.written:
+        print(path)
+    for line in (*cards.left, *cards.problems):
+        _say(line)
+    return not cards.problems
 
 
 def _options(arguments: argparse.Namespace, out):

@@ -11,6 +11,7 @@ import torch
 from fastadv.data.labelled import LabelledText
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import collate
+from fastadv.errors import UserError
 from fastadv.evaluation.embedding_attack import evaluation_mode
 
 Metric = Literal["accuracy", "macro_f1"]
@@ -31,6 +32,18 @@ def predict(classifier, text: LabelledText, batch_size: int = 64) -> np.ndarray:
         for rows, batch in batches_by_length(text, classifier.encoder, batch_size):
             found[rows] = classifier.classify_batch(batch).float().cpu().numpy()
     return found
+
+
+def check_finite(logits: np.ndarray, model: str) -> None:
+    """Refuses logits (N, C) with NaN or infinity: the largest of such a row is some class all the same, which no attack
+    ever moves.
+
+    Args:
+        model: what the message calls it.
+    """
+    num_broken = int((~np.isfinite(logits).all(axis=1)).sum())
+    if num_broken:
+        raise UserError(f"{model} gave logits with NaN or infinity for {num_broken} of {len(logits)} texts")
 
 
 def classification_score(logits: np.ndarray, labels: np.ndarray, metric: Metric = "accuracy") -> float:

@@ -9,7 +9,7 @@ Rows are kept in ``parts/``, named by a hash of all that has a say in them, so t
 """
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_parts import check_out, part_path
-from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.model_names import names_of
 from fastadv.evaluation.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
 from fastadv.evaluation.similarity_victim import SIDES, Scale, SimilarityVictim
 from fastadv.evaluation.text_attack import (
@@ -115,7 +115,8 @@ class AdvStsRun:
     pooling: Optional[str] = None
     max_length: Optional[int] = None
     has_control: bool = True
-    names: List[str] = field(init=False)
+    names: Optional[Sequence[str]] = None
+    """what the models are called in tables; None: `short_names`"""
 
     def __post_init__(self):
         twice = next((model for model in self.models if list(self.models).count(model) > 1), None)
@@ -125,7 +126,7 @@ class AdvStsRun:
             raise UserError(f"recipe {self.settings.recipe!r}: adversarial STS takes one of {', '.join(RECIPES)}")
         if self.side not in SIDES:
             raise UserError(f"--side {self.side!r}: expected one of {', '.join(SIDES)}")
-        object.__setattr__(self, "names", short_names(self.models))
+        object.__setattr__(self, "names", names_of(self.models, self.names))
 
     def check(self) -> None:
         """UserError for what can be found wrong without reading weights."""

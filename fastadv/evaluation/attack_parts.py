@@ -25,6 +25,10 @@ RECONSTRUCT_FILES = ("reconstruct.json", "reconstruct.csv", "reconstruct.html")
 """of one whose end is text, which may share the folder"""
 
 
+DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+"""what a file of arrays that is not there, or not whole, ends in: it is made anew"""
+
+
 class FolderOfParts:
     """Finished parts of one model's attack, as .npz files; see `fastadv.evaluation.classifier_attack.Parts`.
 
@@ -54,8 +58,7 @@ class FolderOfParts:
         try:
             with np.load(self.path(number), allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        # A damaged file is one that is not there: it is made anew.
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        except DAMAGED:
             return None
 
     def save(self, number: int, part: Part) -> None:

@@ -6,7 +6,7 @@ reuses what is there, and a changed setting finds nothing to mix with.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
@@ -20,14 +20,14 @@ from fastadv.evaluation.attack_checks import Check, check_attack
 from fastadv.evaluation.attack_parts import FolderOfParts, check_out, fingerprint
 from fastadv.evaluation.attack_report import report, versions, write_csv
 from fastadv.evaluation.attack_settings import ONE_STEP, AttackSettings
-from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts, on_data
 from fastadv.evaluation.classifier_attack import (
     DEFAULT_BATCH_SIZE,
     ClassifierUnderAttack,
     attack_classifier,
     check_transfer,
 )
-from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.model_names import names_of
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class AttackOnClassifiers:
     perturb_at: str = "embedding"
     max_length: Optional[int] = None
     batch_size: int = DEFAULT_BATCH_SIZE
-    names: List[str] = field(init=False)
-    """what the models are called in tables"""
+    names: Optional[Sequence[str]] = None
+    """what the models are called in tables; None: `short_names`"""
 
     def __post_init__(self):
         twice = next((model for model in self.models if list(self.models).count(model) > 1), None)
         if twice is not None:
             raise UserError(f"the model {twice!r} is given twice")
-        object.__setattr__(self, "names", short_names(self.models))
+        object.__setattr__(self, "names", names_of(self.models, self.names))
 
     def check(self) -> None:
         """UserError for what can be found wrong without reading weights or texts."""
@@ -111,9 +111,10 @@ class AttackRun(AttackOnClassifiers):
                 check_transfer(classifier, other)
             print_of_model = fingerprint(classifier)
             parts = FolderOfParts(out / "parts", [print_of_model, other_print, data_hash], self.settings)
-            results[name] = attack_classifier(
-                classifier, data, self.settings, other, self.batch_size, progress=progress, parts=parts
-            )
+            with on_data(model, self.data.source):
+                results[name] = attack_classifier(
+                    classifier, data, self.settings, other, self.batch_size, progress=progress, parts=parts
+                )
             if self.has_checks:
                 checks[name] = self._checks(classifier, data, results[name], parts, progress)
             label_maps[name] = classifier.label_map

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 import numpy as np
 
@@ -53,6 +54,15 @@ class AttackedData:
         if not len(allowed):
             raise UserError(f"{self.source} has no text of --labels {listed(self.labels)}")
         return allowed
+
+
+@contextmanager
+def on_data(model: str, source: str) -> Iterator[None]:
+    """A UserError of the block says which model and which texts it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{model} on {source}: {error}") from error
 
 
 def hash_of_texts(data: LabelledTexts) -> str:

@@ -117,6 +117,7 @@ def measure_geometry(
     batch_size: int = 64,
     progress: bool = False,
     on_draws: Optional[Callable[[str, Draws], None]] = None,
+    on_failure: Optional[Callable[[str, UserError], None]] = None,
 ) -> dict:
     """The record of all models, ready for JSON.
 
@@ -125,6 +126,8 @@ def measure_geometry(
         num_sentences: so many are drawn at most, distinct for the first model's tokenizer after truncation, the same
             for every model. The pairs are all taken.
         on_draws: is given each model's name and its `Draws`, over the same resamples for all.
+        on_failure: is given the name of a model that cannot be measured, and why; the others go on without it. None:
+            that ends all.
 
     Returns:
         what was measured on; ``models``: for each its name, pooling, length, ``spectrum`` (singular values of the
@@ -132,17 +135,24 @@ def measure_geometry(
         after the first model ``difference``, ``difference_low``, ``difference_high`` to it; and ``warnings``.
 
     Raises:
-        UserError: under 16 distinct sentences, or a model's vectors are not finite.
+        UserError: under 16 distinct sentences, or a model's vectors are not finite, of all models with ``on_failure``.
     """
     sentences: List[str] = []
-    rows, warnings, first = [], [], None
+    rows, warnings, first, failure = [], [], None, None
     for name, load in tqdm(models.items(), desc="models", disable=not progress or len(models) < 2):
-        encoder = load()
-        if not rows:
-            sentences = draw_distinct(data.sentences, min(num_sentences, len(data.sentences)), encoder, seed)
-            _check_enough(sentences, data)
-        vectors = _vectors(encoder, sentences, batch_size, progress, name)
-        distances = _distances(encoder, data, sentences, batch_size, seed, progress, name)
+        try:
+            encoder = load()
+            if not rows:
+                sentences = draw_distinct(data.sentences, min(num_sentences, len(data.sentences)), encoder, seed)
+                _check_enough(sentences, data)
+            vectors = _vectors(encoder, sentences, batch_size, progress, name)
+            distances = _distances(encoder, data, sentences, batch_size, seed, progress, name)
+        except UserError as error:
+            if on_failure is None:
+                raise
+            on_failure(name, error)
+            failure = error
+            continue
         if data.positives is None and not distances.any():
             warnings.append(
                 f"{name}: the model has no dropout, so two masks give one vector and alignment is not known"
@@ -161,6 +171,8 @@ def measure_geometry(
             }
         )
         first = first or draws
+    if failure is not None and not rows:
+        raise failure
     has_pairs = data.positives is not None
     return {
         "data": data.name,

@@ -71,8 +71,13 @@ def _read(cfg: EvaluationConfig, data_field: str) -> List[str]:
     return list(iterate_sentences(cfg.held_out, field=data_field, split=cfg.held_out_split))
 
 
-def _draw_probe_sentences(cfg: EvaluationConfig):
-    """Train and test texts without overlap; a text that occurs twice would leak from one to the other."""
+def check_probe_sentences(cfg: EvaluationConfig) -> None:
+    """UserError where the probe has too few sentences to be tested on, or too few are left to fit it."""
+    if cfg.num_probe_sentences:
+        _labelled_sentences(cfg)
+
+
+def _labelled_sentences(cfg: EvaluationConfig) -> List[Tuple[str, int]]:
     from fastadv.data.demo import demo_sentiment
 
     texts, labels = demo_sentiment()
@@ -82,6 +87,12 @@ def _draw_probe_sentences(cfg: EvaluationConfig):
         raise UserError(
             f"evaluation.num_probe_sentences must be 0 (no probe) or {MIN_SENTENCES} to {allowed}, got {num_test}"
         )
+    return distinct
+
+
+def _draw_probe_sentences(cfg: EvaluationConfig):
+    """Train and test texts without overlap; a text that occurs twice would leak from one to the other."""
+    distinct, num_test = _labelled_sentences(cfg), cfg.num_probe_sentences
     order = np.random.default_rng(cfg.seed).permutation(len(distinct))
     drawn = [distinct[i] for i in order[: num_test + NUM_PROBE_TRAIN]]
     test, train = drawn[:num_test], drawn[num_test:]

@@ -1,6 +1,8 @@
 """What models and runs are called in tables."""
 
-from typing import List, Sequence
+from typing import List, Optional, Sequence
+
+from fastadv.errors import UserError
 
 
 def short_names(models: Sequence[str]) -> List[str]:
@@ -13,3 +15,21 @@ def short_names(models: Sequence[str]) -> List[str]:
     while len({part[-1] for part in parts}) == 1 and min(map(len, parts)) > 1:
         parts = [part[:-1] for part in parts]
     return ["/".join(part) for part in parts]
+
+
+def names_of(models: Sequence[str], names: Optional[Sequence[str]] = None) -> List[str]:
+    """``names``, one a model, or where there are none `short_names`.
+
+    Raises:
+        UserError: another number of names, or one that is given twice.
+    """
+    if names is None:
+        return short_names(models)
+    if len(names) != len(models) or len(set(names)) < len(names):
+        raise UserError(f"names {', '.join(names)}: expected one for each of {len(models)} models, each once")
+    return list(names)
+
+
+def plain_name(name: str) -> str:
+    """As a file name."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)

@@ -5,22 +5,18 @@ the settings and the libraries. So a stopped evaluation goes on, and what has ch
 Within a part, its own command goes on from its own rows.
 """
 
-import json
 import time
-import zipfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
-
-from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_report import versions
-from fastadv.evaluation.suite_attacks import plain_name
+from fastadv.evaluation.model_names import plain_name
+from fastadv.evaluation.suite_kept import load_part, save_part
 from fastadv.evaluation.suite_models import SuiteModel, examine, find_models, systems_of
-from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
-from fastadv.evaluation.suite_parts import Found, Part, PartData
+from fastadv.evaluation.suite_numbers import Measured, System, all_numbers
+from fastadv.evaluation.suite_parts import Found, Part, PartData, those_that_can
 from fastadv.evaluation.suite_report import write_evaluation
 from fastadv.evaluation.text_attack_report import json_ready
 from fastadv.evaluation.vector_cache import digest_of
@@ -28,9 +24,6 @@ from fastadv.evaluation.vector_cache import digest_of
 FORMAT = 1
 
 DONE, PARTIAL, NOT_RUN = "done", "partial", "n/a"
-
-_ARRAYS = ("rows", "ranked", "draws")
-"""of `Measured`"""
 
 _LIBRARIES = ("scikit-learn", "scipy", "textattack", "sentence-transformers")
 
@@ -74,20 +67,25 @@ class Suite:
         """A line a part: what it would measure, or why it cannot; and whether one that was named cannot."""
         models, lines, is_missing = self.found_models(), [], False
         for system in self.systems:
-            kinds = {m.model: "classifier" if m.is_classifier else "encoder" for m in models}
-            lines.append(f"{system.name}: {', '.join(f'{model} ({kinds[model]})' for model in system.models)}")
+            kinds = [f"{model.model} ({model.kind})" for model in models if model.model in system.models]
+            lines.append(f"{system.name}: {', '.join(kinds)}")
+        lines += [f"{model.name}: n/a: {_line(model.why)}" for model in models if model.why is not None]
+        usable = [model for model in models if model.why is None]
         for part in self.parts:
             try:
-                data, why = part.read(models), part.applies(models)
+                data = part.read(usable)
+                _, whys = those_that_can(part, usable, data)
             except UserError as error:
-                data, why = None, str(error)
-            if why is not None:
-                lines.append(f"{part.name}: n/a: {' '.join(why.split())}")
-            else:
-                lines.append(f"{part.name}: {data.words}")
-                lines += [f"{part.name}, {name}: n/a: {' '.join(why.split())}" for name, why in data.missing.items()]
-            is_missing |= part.name in self.named and (why is not None or bool(data.missing))
-        return lines, is_missing
+                lines.append(f"{part.name}: n/a: {_line(error)}")
+                is_missing |= part.name in self.named
+                continue
+            missing = {**data.missing, **{model.name: whys.get(model.model) for model in usable}}
+            missing = {name: why for name, why in missing.items() if why is not None}
+            lines += [f"{part.name}: {data.words}", *(f"{part.name}, {n}: n/a: {_line(w)}" for n, w in missing.items())]
+            notes = {model.name: data.notes.get(model.model) for model in usable if model.model not in whys}
+            lines += [f"{part.name}, {name}: {note}" for name, note in notes.items() if note is not None]
+            is_missing |= part.name in self.named and bool(missing)
+        return lines, is_missing or len(usable) < len(models)
 
     def run(self, progress: bool = False, say: Callable[[str], Any] = lambda line: None) -> dict:
         """Measures every part, and writes ``evaluation.json`` and its tables anew after each.
@@ -104,17 +102,21 @@ class Suite:
         broken = [f"{model.name}: {model.why}" for model in models if model.why is not None]
         for line in broken:
             say(f"n/a: {line}")
-        record: Dict[str, Any] = {"parts": {}, "warnings": broken}
+        known = {model.model: model for model in models}
+        described = [known[model].described(system.name) for system in self.systems for model in system.models]
+        record: Dict[str, Any] = {"models": described, "parts": {}, "warnings": broken}
         measured: List[Measured] = []
         whys = {(part.name, model.model): model.why for part in self.parts for model in models if model.why}
+        notes: Dict[Tuple[str, str], str] = {}
         started, evaluation = time.monotonic(), {}
         for number, part in enumerate(self.parts, start=1):
-            entry, found = self._part(part, models, progress)
+            entry, found, of_kinds = self._part(part, models, progress)
             record["parts"][part.name] = entry
             measured += found.measured
             whys.update({(part.name, model): why for model, why in found.whys.items()})
+            notes.update({(part.name, model): note for model, note in of_kinds.items()})
             record["warnings"] = [*record["warnings"], *(f"{part.name}: {line}" for line in found.warnings)]
-            evaluation = self._evaluation(record, measured, whys)
+            evaluation = self._evaluation(record, measured, whys, notes)
             write_evaluation(self.out, evaluation)
             elapsed = time.monotonic() - started
             left = elapsed / number * (len(self.parts) - number)
@@ -127,32 +129,36 @@ class Suite:
 
     def is_missing(self, evaluation: dict) -> bool:
         """Whether something that was named, a part or a model, has no number."""
-        has_no_value = any(row["value"] is None and row["part"] in self.named for row in evaluation["numbers"])
         is_not_whole = any(evaluation["parts"][name]["status"] != DONE for name in self.named)
-        return has_no_value or is_not_whole or evaluation["num_broken_models"] > 0
+        return is_not_whole or evaluation["num_broken_models"] > 0
 
-    def _part(self, part: Part, models: Sequence[SuiteModel], progress: bool) -> Tuple[dict, Found]:
+    def _part(self, part: Part, models: Sequence[SuiteModel], progress: bool) -> Tuple[dict, Found, Dict[str, str]]:
+        """Its entry in ``evaluation.json``, what it measured, and `PartData.notes`."""
         usable = [model for model in models if model.why is None]
         nothing = Found([], [], {})
         try:
             if not usable:
                 raise UserError("no model works")
             data = part.read(usable)
-            why = part.applies(usable)
-            if why is not None:
-                raise UserError(why)
+            those_that_can(part, usable, data)
+            folder = self.out / part.name
             path = self.out / "parts" / f"{plain_name(part.name)}-{self._digest(part, models, data)}.npz"
-            kept = _load(path)
+            kept = load_part(path, folder)
             if kept is None:
                 started = time.monotonic()
-                found = part.measure(data, usable, self.out / part.name, progress)
+                found = part.measure(data, usable, folder, progress)
                 seconds = time.monotonic() - started
-                _save(path, found, seconds)
+                save_part(path, found, seconds, folder)
             else:
                 found, seconds = kept
         except UserError as error:
-            why = " ".join(str(error).split())
-            return {"status": NOT_RUN, "why": why, "files": [], "protocol": {}, "seconds": 0.0}, nothing
+            entry = {"status": NOT_RUN, "why": _line(error), "files": [], "protocol": {}, "seed": part.seed}
+            return {**entry, "seconds": 0.0}, nothing, {}
+        if found.baseline not in (None, models[0].name):
+            found.warnings.append(
+                f"{models[0].name}, the first model, has nothing here: the files in {part.name}/ and their controls "
+                f"compare with {found.baseline} in its place"
+            )
         has_value = [one.value is not None for one in found.measured]
         reasons = [f"{name}: {why}" for name, why in data.missing.items()]
         reasons += [f"{model}: {why}" for model, why in found.whys.items()]
@@ -161,23 +167,36 @@ class Suite:
         status = NOT_RUN if not any(has_value) else DONE if all(has_value) and not reasons else PARTIAL
         entry = {
             "status": status,
-            "why": " ".join(reasons[0].split()) if reasons else None,
+            "why": _line(reasons[0]) if reasons else None,
             "files": [f"{part.name}/{file}" for file in found.files],
             "protocol": json_ready({**found.protocol, "data": data.described()}),
+            "seed": part.seed,
             "seconds": round(seconds, 3),
         }
-        return entry, found
+        return entry, found, data.notes
 
     def _digest(self, part: Part, models: Sequence[SuiteModel], data: PartData) -> str:
-        of_models = [[model.model, model.key] for model in models]
+        of_models = [[model.model, model.name, model.key] for model in models]
         settings = json_ready(part.settings())
-        return digest_of([FORMAT, part.name, part.version, settings, data.sha256, data.missing, of_models, _versions()])
+        return digest_of(
+            [FORMAT, part.name, part.version, settings, data.sha256, data.beside, data.missing, of_models, _versions()]
+        )
 
-    def _evaluation(self, record: dict, measured: Sequence[Measured], whys: Dict[Tuple[str, str], str]) -> dict:
-        found = all_numbers(self.systems, measured, self.seed, whys)
+    def _evaluation(
+        self,
+        record: dict,
+        measured: Sequence[Measured],
+        whys: Dict[Tuple[str, str], str],
+        notes: Dict[Tuple[str, str], str],
+    ) -> dict:
+        found = all_numbers(self.systems, measured, self.seed, {**notes, **whys})
+        for row in found.numbers:
+            of_part = record["parts"][row["part"]]["seed"]
+            row["seed"] = self.seed if of_part is None else of_part
         return {
             "format": FORMAT,
             "systems": [{"name": system.name, "models": list(system.models)} for system in self.systems],
+            "models": record["models"],
             "parts": record["parts"],
             "numbers": json_ready(found.numbers),
             "differences": json_ready(found.differences),
@@ -205,39 +224,11 @@ def _check_out(out: Path) -> None:
         raise UserError(f"--out {str(out)!r} holds something other than an evaluation; give a new or empty folder")
 
 
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
 def _time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _save(path: Path, found: Found, seconds: float) -> None:
-    """Numbers as JSON and arrays beside it, in one file without pickle."""
-    arrays, entries = {}, []
-    for number, one in enumerate(found.measured):
-        entry = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in _ARRAYS}
-        entries.append({**entry, "quantity": list(one.quantity), "over": list(one.over)})
-        for name in _ARRAYS:
-            if getattr(one, name) is not None:
-                arrays[f"{name}-{number}"] = getattr(one, name)
-    record = {name: getattr(found, name) for name in ("files", "protocol", "whys", "warnings")}
-    text = json.dumps({**record, "measured": entries, "seconds": seconds}, default=json_ready)
-    with written_aside(path) as aside, aside.open("wb") as file:
-        np.savez(file, record=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
-
-
-def _load(path: Path) -> Optional[Tuple[Found, float]]:
-    """What `_save` kept; None where it is not there, or damaged: then it is measured again."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            record = json.loads(arrays["record"].tobytes())
-            measured = []
-            for number, entry in enumerate(record.pop("measured")):
-                of_one = {n: arrays[f"{n}-{number}"] for n in _ARRAYS if f"{n}-{number}" in arrays.files}
-                entry["quantity"], entry["over"] = Quantity(*entry["quantity"]), tuple(entry["over"])
-                measured.append(Measured(**entry, **of_one))
-        return Found(measured, record["files"], record["protocol"], record["whys"], record["warnings"]), record[
-            "seconds"
-        ]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
-        return None

@@ -8,7 +8,8 @@ from fastadv.config import EvaluationConfig
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.evaluation.attacked_data import AttackedData
-from fastadv.evaluation.suite_attacks import AdvStsPart, EmbeddingPart, TextPart
+from fastadv.evaluation.suite_adv_sts import AdvStsPart
+from fastadv.evaluation.suite_attacks import EmbeddingPart, TextPart
 from fastadv.evaluation.suite_models import SuiteModel
 from fastadv.evaluation.suite_parts import Found, GeometryPart, Part, PartData, StsPart, TransferPart
 from fastadv.evaluation.text_attack import DEFAULT_MAX_SECONDS, USED_BY, TextAttackSettings
@@ -56,11 +57,12 @@ class MissingPart:
     name: str
     why: str
     version: int = 1
+    seed: Optional[int] = None
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         raise UserError(self.why)
 
-    def applies(self, models: Sequence[SuiteModel]) -> Optional[str]:
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
         return self.why
 
     def settings(self) -> dict:

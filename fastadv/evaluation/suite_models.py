@@ -1,7 +1,8 @@
 """The models of an evaluation: which systems they are seeds of, what kind they are, and whether they work at all."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -22,6 +23,9 @@ _SIGNS = (
 )
 """texts that any model tells apart"""
 
+_EXPORT = "model"
+"""what the folder of a run's model is called"""
+
 
 @dataclass(frozen=True)
 class SuiteModel:
@@ -38,17 +42,40 @@ class SuiteModel:
     """of its weights, configuration, tokenizer, and head"""
     why: Optional[str] = None
     """what keeps it from being measured"""
+    labels: Tuple[str, ...] = ()
+    """a classifier's classes"""
 
     @property
     def key(self) -> list:
         """All of it that has a say in a number."""
         return [self.fingerprint, self.pooling, self.max_length, self.is_classifier, self.why]
 
+    @property
+    def kind(self) -> str:
+        return "classifier" if self.is_classifier else "encoder"
+
     def load(self):
         """A `fastadv.Encoder`."""
         from fastadv.encoder import Encoder
 
         return Encoder.from_pretrained(self.model, pooling=self.pooling, max_length=self.max_length)
+
+    def load_classifier(self, folder: Optional[str] = None):
+        """A `fastadv.encoder.classifier.Classifier`, of ``folder`` where it is an encoder with a head made for it."""
+        from fastadv.encoder.classifier import Classifier
+
+        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length)
+
+    def described(self, system: str) -> dict:
+        """For ``evaluation.json``."""
+        facts = {name: getattr(self, name) for name in ("kind", "pooling", "max_length", "fingerprint", "why")}
+        return {"model": self.model, "name": self.name, "system": system, **facts}
+
+
+def at_shortest(models: Sequence[SuiteModel]) -> List[SuiteModel]:
+    """All of them cutting texts to the shortest length of one: attacked alike."""
+    lengths = [model.max_length for model in models if model.max_length is not None]
+    return [replace(model, max_length=min(lengths)) for model in models] if lengths else list(models)
 
 
 def systems_of(given: Sequence[str]) -> List[System]:
@@ -65,11 +92,13 @@ def systems_of(given: Sequence[str]) -> List[System]:
         if not all(model.strip() for model in models):
             raise UserError(f"--model {text!r}: expected [NAME=]DIR[,DIR...], each DIR with a name")
         named.append((name, models))
-    every = [model.rstrip("/") for _, models in named for model in models]
-    twice = next((model for model in every if every.count(model) > 1), None)
+    every = [model for _, models in named for model in models]
+    places = [_place(model) for model in every]
+    twice = next((model for model, place in zip(every, places) if places.count(place) > 1), None)
     if twice is not None:
         raise UserError(f"--model {twice} is given twice; expected each model once")
-    short = short_names([models[0] for _, models in named])
+    firsts = [models[0] for _, models in named]
+    short = short_names(firsts) if len(firsts) > 1 else [_last_name(firsts[0])]
     systems = [System(name or own, models) for (name, models), own in zip(named, short)]
     names = [system.name for system in systems]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -78,43 +107,65 @@ def systems_of(given: Sequence[str]) -> List[System]:
     return systems
 
 
+def _place(model: str) -> str:
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model.rstrip("/")
+
+
+def _last_name(model: str) -> str:
+    """runs/mine/model is mine."""
+    parts = [part for part in Path(_place(model)).parts if part != "/"] or [model]
+    return parts[-2] if parts[-1] == _EXPORT and len(parts) > 1 else parts[-1]
+
+
 def find_models(systems: Sequence[System], pooling: Optional[str], max_length: Optional[int]) -> List[SuiteModel]:
-    """All models in their order, without reading weights.
+    """All models in their order, without reading weights: called as their system is, with what tells its seeds apart.
 
     Raises:
         UserError: a model that is not there, too short, or not pooled as named or known.
     """
     every = [model for system in systems for model in system.models]
-    return [_found(model, name, pooling, max_length) for model, name in zip(every, short_names(every))]
+    names: List[str] = []
+    for system in systems:
+        is_one = len(system.models) == 1
+        names += [system.name] if is_one else [f"{system.name}/{seed}" for seed in short_names(system.models)]
+    if len(set(names)) < len(names):
+        names = short_names(every)
+    return [_found(model, name, pooling, max_length) for model, name in zip(every, names)]
 
 
 def _found(model: str, name: str, pooling: Optional[str], max_length: Optional[int]) -> SuiteModel:
+    from fastadv.data.labels import LabelMap
     from fastadv.encoder.classification_head import HEAD_FILE
     from fastadv.encoder.source import find_file, find_model
 
     source = find_model(model)
     source.check_max_length(max_length)
-    chosen = source.choose_pooling(pooling)
+    found = SuiteModel(model, name, source.choose_pooling(pooling), max_length)
     has_head = find_file(source.location, HEAD_FILE) is not None or any(
         architecture.endswith("ForSequenceClassification") for architecture in source.config.architectures or ()
     )
-    return SuiteModel(model, name, chosen, max_length, has_head)
+    if not has_head:
+        return found
+    try:
+        return replace(found, is_classifier=True, labels=tuple(LabelMap.from_config(source.config).names))
+    except UserError as error:
+        return replace(found, is_classifier=True, why=str(error))
 
 
 def examine(model: SuiteModel) -> SuiteModel:
     """The model with its fingerprint, and with what is wrong with it where it makes no use of texts."""
-    from fastadv.encoder.classifier import Classifier
-
     try:
         encoder = model.load()
-        of_model = [model_fingerprint(encoder)]
-        if model.is_classifier:
-            of_model.append(fingerprint(Classifier.from_pretrained(model.model, max_length=model.max_length)))
-        why = _what_is_wrong(encoder.encode_texts(list(_SIGNS)))
+        of_model, why = [model_fingerprint(encoder)], model.why or _what_is_wrong(encoder.encode_texts(list(_SIGNS)))
+        if model.is_classifier and why is None:
+            classifier = model.load_classifier()
+            of_model.append(fingerprint(classifier))
+            if not np.isfinite(classifier.classify_texts(list(_SIGNS))).all():
+                why = "the classifier gives logits with NaN or infinity"
     except UserError as error:
-        return SuiteModel(**{**vars(model), "why": str(error)})
-    known = {"fingerprint": "-".join(of_model), "max_length": encoder.max_length, "why": why}
-    return SuiteModel(**{**vars(model), **known})
+        return replace(model, why=str(error))
+    return replace(model, fingerprint="-".join(of_model), max_length=encoder.max_length, why=why)
 
 
 def _what_is_wrong(vectors: np.ndarray) -> Optional[str]:

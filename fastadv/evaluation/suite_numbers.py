@@ -62,7 +62,7 @@ class Measured:
     is_binary: bool = False
     """the rows are right or wrong"""
     ranked: Optional[np.ndarray] = None
-    """(2, N): the model's scores and the human ones"""
+    """(2, N): the model's scores and the human ones, NaN where a pair does not count"""
     draws: Optional[np.ndarray] = None
     """(R,)"""
     over: Tuple[str, ...] = ()
@@ -136,15 +136,33 @@ def spearman_draws(ranked: np.ndarray, seed: Sequence[int], num_resamples: int =
     """(M, R): Spearman × 100 of ``ranked`` (M, 2, N) over resamples of the pairs, with the ranks of each resample.
 
     A value drawn c times holds c places; all copies of it, and all equal values, have the mean of their places.
-    Resamples in which one side is constant have 0.
+    Resamples in which one side is constant have 0. Pairs with a NaN do not count.
     """
-    orders = [[np.unique(side, return_inverse=True)[1] for side in model] for model in ranked]
+    is_known = [np.isfinite(model).all(axis=0) for model in ranked]
+    orders = [
+        [np.unique(np.where(known, side, 0), return_inverse=True)[1] for side in model]
+        for model, known in zip(ranked, is_known)
+    ]
     drawn: List[List[np.ndarray]] = [[] for _ in ranked]
     for counts in _resamples(ranked.shape[2], seed, num_resamples):
         for number, sides in enumerate(orders):
-            x, y = (_mean_ranks(counts, groups) for groups in sides)
-            drawn[number].append(100 * _weighted_correlation(counts, x, y))
+            of_known = counts * is_known[number]
+            x, y = (_mean_ranks(of_known, groups) for groups in sides)
+            drawn[number].append(100 * _weighted_correlation(of_known, x, y))
     return np.stack([np.concatenate(parts) for parts in drawn])
+
+
+def f1_draws(
+    is_right: np.ndarray, is_positive: np.ndarray, seed: Sequence[int], num_resamples: int = NUM_RESAMPLES
+) -> np.ndarray:
+    """(R,): F1 × 100 over resamples of the rows, of two classes, from which rows are right and of the class (N,)."""
+    found, is_wrong = is_right & is_positive, ~is_right
+    drawn = []
+    for counts in _resamples(len(is_right), seed, num_resamples):
+        # A wrong row is a false positive or a false negative.
+        twice, wrong = 2 * (counts @ found), counts @ is_wrong
+        drawn.append(100 * twice / np.maximum(twice + wrong, 1))
+    return np.concatenate(drawn)
 
 
 def _mean_ranks(counts: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -158,7 +176,7 @@ def _mean_ranks(counts: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def _weighted_correlation(counts: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(R,): Pearson's correlation of x and y (R, N), row n counted ``counts[:, n]`` times."""
-    total = counts.sum(axis=1, keepdims=True)
+    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     x = x - (counts * x).sum(axis=1, keepdims=True) / total
     y = y - (counts * y).sum(axis=1, keepdims=True) / total
     spread = np.sqrt((counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1))
@@ -284,12 +302,20 @@ def _difference(
     models = [*baseline.models, *system.models]
     if not all(model in draws for model in models):
         return None
-    if any(len(draws[model]) != len(draws[models[0]]) for model in models):
+    if any(_shapes(found[model], draws[model]) != _shapes(found[models[0]], draws[models[0]]) for model in models):
         return None
     before, after = (_mean_of([found[m].value for m in some.models]) for some in (baseline, system))
     drawn = [draws[model] for model in models]
     value, num = after - before, min(found[model].num for model in models)
     rows, p_value, test = _common_rows([found[model].rows for model in models]), None, "paired bootstrap"
+    ranked = _common_rows([found[model].ranked for model in models])
+    if ranked is not None and not np.isfinite(ranked).all():
+        is_common = np.isfinite(ranked[0, 0])
+        num, values = int(is_common.sum()), [spearman_of(*of_model[:, is_common]) for of_model in ranked]
+        if not np.isfinite(values).all():
+            return None
+        drawn = list(spearman_draws(ranked, resample_seed(quantity, seed)))
+        value = _mean_of(values[len(baseline.models) :]) - _mean_of(values[: len(baseline.models)])
     if rows is not None:
         is_common = np.isfinite(rows[0])
         num = int(is_common.sum())
@@ -329,12 +355,17 @@ def bootstrap_p_value(draws: np.ndarray) -> float:
 
 
 def _common_rows(rows: Sequence[Optional[np.ndarray]]) -> Optional[np.ndarray]:
-    """(M, N), NaN in all where it is in one; None where a model has no rows, or others."""
-    if any(row is None or row.shape != rows[0].shape for row in rows):
+    """(M, N) or (M, 2, N), NaN in all where a row is NaN in one; None where a model has no rows."""
+    if any(row is None for row in rows):
         return None
     stacked = np.stack(rows).astype(np.float64)
-    stacked[:, ~np.isfinite(stacked).all(axis=0)] = np.nan
+    stacked[..., ~np.isfinite(stacked).all(axis=tuple(range(stacked.ndim - 1)))] = np.nan
     return stacked
+
+
+def _shapes(one: Measured, draws: np.ndarray) -> tuple:
+    """Equal for what can be compared row by row."""
+    return tuple(None if array is None else array.shape for array in (one.rows, one.ranked, draws))
 
 
 def _mean_of(values: Sequence[float]) -> float:
@@ -342,9 +373,15 @@ def _mean_of(values: Sequence[float]) -> float:
 
 
 def spearman_measured(quantity: Quantity, model: str, scores: Sequence[float], human: Sequence[float]) -> Measured:
-    """Spearman × 100 of a model's scores (N,) and the human ones; n/a where one side is constant."""
+    """Spearman × 100 of a model's scores (N,) and the human ones; n/a where one side is constant. A pair whose score is
+    NaN does not count."""
+    ranked = np.stack([scores, human]).astype(np.float64)
+    scores, human = ranked[:, np.isfinite(ranked).all(axis=0)]
     value = spearman_of(scores, human)
     if not np.isfinite(value):
-        side = "the model gives every pair the same score" if np.ptp(scores) == 0 else "all human scores are equal"
-        return Measured(quantity, model, None, num=len(human), why=side if len(human) > 1 else "a single pair")
-    return Measured(quantity, model, value, num=len(human), ranked=np.stack([scores, human]).astype(np.float64))
+        if len(human) < 2:
+            why = "a single pair" if len(human) else "no pair counts"
+        else:
+            why = "the model gives every pair the same score" if np.ptp(scores) == 0 else "all human scores are equal"
+        return Measured(quantity, model, None, num=len(human), why=why)
+    return Measured(quantity, model, value, num=len(human), ranked=ranked)

@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
 from fastadv.evaluation.intervals import CONFIDENCE, NUM_RESAMPLES
 from fastadv.evaluation.suite_models import SuiteModel
-from fastadv.evaluation.suite_numbers import Measured, Quantity, spearman_measured
+from fastadv.evaluation.suite_numbers import Measured, Quantity, f1_draws, resample_seed, spearman_measured
 from fastadv.evaluation.text_attack_report import json_ready
 from fastadv.evaluation.vector_cache import VectorCache
 
@@ -33,6 +33,10 @@ class PartData:
     """for ``--dry_run``"""
     missing: Dict[str, str] = field(default_factory=dict)
     """set → why it is not there"""
+    beside: Tuple[str, ...] = ()
+    """hashes of what else has a say in the numbers"""
+    notes: Dict[str, str] = field(default_factory=dict)
+    """model → why it has not all of the part's quantities, as is right for its kind"""
 
     def described(self) -> dict:
         """For the protocol."""
@@ -50,6 +54,8 @@ class Found:
     whys: Dict[str, str] = field(default_factory=dict)
     """model → why it has nothing"""
     warnings: List[str] = field(default_factory=list)
+    baseline: Optional[str] = None
+    """the name of the model that the part's own files compare the others with, where they do"""
 
 
 class Part(Protocol):
@@ -59,17 +65,55 @@ class Part(Protocol):
     version: int
     """raised where equal settings would give other numbers"""
 
+    @property
+    def seed(self) -> Optional[int]:
+        """Of its draws; None where it has none."""
+
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         """UserError: what keeps the part from being run at all."""
 
-    def applies(self, models: Sequence[SuiteModel]) -> Optional[str]:
-        """Why none of these models can be measured; None where one can."""
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        """What keeps one of ``models`` from being measured, as far as it shows without weights; None where nothing."""
 
     def settings(self) -> dict:
         """Plain values that have a say in the numbers, beside models and data."""
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         """Of models that work; files go into ``out``, which may not be there yet."""
+
+
+def those_that_can(part: Part, models: Sequence[SuiteModel], data: PartData) -> Tuple[List[SuiteModel], Dict[str, str]]:
+    """The models that ``part`` can be measured of, and of the others model → why not.
+
+    Raises:
+        UserError: it can be measured of none.
+    """
+    whys = {model.model: part.why_not(model, models, data) for model in models}
+    usable = [model for model in models if whys[model.model] is None]
+    if not usable:
+        raise UserError("; ".join(dict.fromkeys(whys.values())) or "no model works")
+    return usable, {model: why for model, why in whys.items() if why is not None}
+
+
+def check_each(
+    models: Sequence[SuiteModel], check: Callable[[SuiteModel], Any], whys: Dict[str, str]
+) -> List[SuiteModel]:
+    """The models that ``check`` finds nothing wrong with; what it finds of the others goes into ``whys``.
+
+    Raises:
+        UserError: it finds something wrong with all of them.
+    """
+    usable = []
+    for model in models:
+        try:
+            check(model)
+        except UserError as error:
+            whys[model.model] = str(error)
+        else:
+            usable.append(model)
+    if models and not usable:
+        raise UserError("; ".join(dict.fromkeys(whys[model.model] for model in models)))
+    return usable
 
 
 def sha256_of(values: Any) -> str:
@@ -93,6 +137,7 @@ class StsPart:
     cache_dir: Optional[str] = None
     name: str = "sts"
     version: int = 1
+    seed: Optional[int] = None
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.sts import STS_SETS, read_sts_sets
@@ -109,7 +154,7 @@ class StsPart:
         words = ", ".join(f"{name} {len(of_set)}" for name, of_set in pairs.items())
         return PartData(pairs, self.data, digest, sum(map(len, pairs.values())), f"pairs: {words}", missing)
 
-    def applies(self, models: Sequence[SuiteModel]) -> Optional[str]:
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
         return None
 
     def settings(self) -> dict:
@@ -169,14 +214,14 @@ class TransferPart:
         words = ", ".join(f"{name} {count}" for name, count in counts.items())
         return PartData(sets, self.data, digest, sum(counts.values()), f"rows: {words}", missing)
 
-    def applies(self, models: Sequence[SuiteModel]) -> Optional[str]:
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
         return None
 
     def settings(self) -> dict:
         return {"score": "accuracy x 100 of logistic regression on frozen vectors", "seed_of_folds": self.seed}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
-        from fastadv.evaluation.transfer import AVERAGED, transfer_record, transfer_results
+        from fastadv.evaluation.transfer import AVERAGED, is_equivalent, transfer_record, transfer_results
 
         measured, records, warnings, whys = [], {}, [], {}
         for model in models:
@@ -217,7 +262,9 @@ class TransferPart:
                     )
                 )
                 if result.f1 is not None:
-                    measured.append(Measured(quantity._replace(metric="F1"), model.model, result.f1, num=len(rows)))
+                    of_f1 = quantity._replace(metric="F1")
+                    draws = f1_draws(rows > 0, is_equivalent(data.content[name]), resample_seed(of_f1, self.seed))
+                    measured.append(Measured(of_f1, model.model, result.f1, num=len(rows), draws=draws))
             measured += accuracies
             averaged = [one for one in accuracies if one.quantity.set in AVERAGED]
             measured.append(_mean(Quantity(self.name, "mean", "accuracy"), model.model, averaged))
@@ -246,7 +293,7 @@ class GeometryPart:
             data, self.data, sha256_of([data.sentences, data.positives]), len(data.sentences), words, missing={}
         )
 
-    def applies(self, models: Sequence[SuiteModel]) -> Optional[str]:
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
         return None
 
     def settings(self) -> dict:
@@ -256,6 +303,7 @@ class GeometryPart:
         from fastadv.evaluation.geometry_of_models import measure_geometry, write_geometry
 
         drawn: Dict[str, Any] = {}
+        path_of, whys = {model.name: model.model for model in models}, {}
         record = measure_geometry(
             {model.name: model.load for model in models},
             data.content,
@@ -264,9 +312,10 @@ class GeometryPart:
             batch_size=self.batch_size,
             progress=progress,
             on_draws=drawn.__setitem__,
+            on_failure=lambda name, error: whys.__setitem__(path_of[name], str(error)),
         )
         write_geometry(record, out)
-        measured, path_of = [], {model.name: model.model for model in models}
+        measured = []
         for row in record["models"]:
             for key, unit_and_better in _GEOMETRY.items():
                 quantity = Quantity(self.name, record["data"], key, None, *unit_and_better)
@@ -292,7 +341,7 @@ class GeometryPart:
                     )
                 )
         files = ["geometry.json", "geometry.csv", "geometry.png"]
-        return Found(measured, files, self.settings(), warnings=list(record["warnings"]))
+        return Found(measured, files, self.settings(), whys, list(record["warnings"]))
 
 
 _GEOMETRY: Dict[str, Tuple[str, Optional[str]]] = {

@@ -39,6 +39,7 @@ def summary(evaluation: dict) -> str:
     for system in evaluation["systems"]:
         num = len(system["models"])
         lines.append(f"* {system['name']}: {num} model{'s' * (num > 1)} ({', '.join(system['models'])})")
+        lines += [f"  * {model_words(m)}" for m in evaluation.get("models", []) if m["system"] == system["name"]]
     lines += ["", _LEGEND.format(first=names[0]), ""]
     differences = {(*_key(row), row["system"]): row for row in evaluation["differences"]}
     for name, part in evaluation["parts"].items():
@@ -55,6 +56,8 @@ def summary(evaluation: dict) -> str:
         lines.append("")
         for of_systems in _by_key(rows).values():
             lines += _reasons(of_systems)
+        controls = control_sentences(part)
+        lines += ["", *(f"* {sentence}" for sentence in controls)] if controls else []
         data = part["protocol"].get("data", {})
         if data:
             lines += ["", f"{data['num_rows']:,} rows of {data['path']}, SHA-256 {data['sha256'][:16]}", ""]
@@ -92,10 +95,35 @@ def short_table(evaluation: dict) -> str:
         cells.append([f"{first['part']} {_label(first)}", *(_value(row) for row in of_systems)])
     cells += [[f"{n} n/a", *[""] * len(names)] for n, part in evaluation["parts"].items() if part["status"] == "n/a"]
     widths = [max(map(len, column)) for column in zip(*cells)]
-    return "\n".join(
+    table = [
         "  ".join([name.ljust(widths[0]), *(text.rjust(w) for text, w in zip(rest, widths[1:]))]).rstrip()
         for name, *rest in cells
+    ]
+    said = [f"{name}: {sentence}" for name, part in evaluation["parts"].items() for sentence in control_sentences(part)]
+    return "\n".join([*table, *said])
+
+
+def control_sentences(part: dict) -> List[str]:
+    """What a part's own files say of each model beside its control: a p-value without it may be of a mere shift."""
+    return [found["sentence"] for found in part["protocol"].get("controls", []) if found["cap"] == "any"]
+
+
+def model_words(model: dict) -> str:
+    """An entry of ``models`` in a line."""
+    if model["why"] is not None:
+        return f"{model['name']}: n/a: {model['why']}"
+    return (
+        f"{model['name']}: {model['kind']}, pools by {model['pooling']}, at most {model['max_length']} tokens, "
+        f"fingerprint {model['fingerprint'][:16]}"
     )
+
+
+def radius_words(row: dict) -> str:
+    """The radius of a number with its unit: what attacks a classifier is absolute, what attacks an encoder is not."""
+    if row["epsilon"] is None:
+        return ""
+    unit = " (absolute)" if row["metric"] == "accuracy" else "·RMS(X)"
+    return f", ε {row['epsilon']:g}{unit}"
 
 
 def _by_key(rows: Sequence[dict]) -> Dict[Tuple, List[dict]]:
@@ -110,9 +138,8 @@ def _key(row: dict) -> Tuple[str, str, str, Optional[float]]:
 
 
 def _label(row: dict) -> str:
-    radius = "" if row["epsilon"] is None else f", ε {row['epsilon']:g}"
     unit = f", {row['unit']}" if row["unit"] else ""
-    return f"{row['set']}: {row['metric']}{radius}{unit}"
+    return f"{row['set']}: {row['metric']}{radius_words(row)}{unit}"
 
 
 def _value(row: dict) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.errors import UserError
+from fastadv.evaluation.accuracy import check_finite
 from fastadv.evaluation.class_bias import ControlBias, match_class_share
 from fastadv.evaluation.text_attack_rows import TextAttackRow
 
@@ -39,9 +40,10 @@ def control_bias(baseline, robust, data: LabelledTexts, batch_size: int = 64) ->
         data: the texts that are attacked, as given.
 
     Raises:
-        UserError: the two do not know the same classes, or the baseline's logits are not finite.
+        UserError: the two do not know the same classes, or the logits of one are not finite.
     """
-    return next(iter(_biases(lambda name: {"a": baseline, "b": robust}[name], ["a", "b"], data, batch_size)))[1]
+    models = {"the baseline": baseline, "the robust model": robust}
+    return next(iter(_biases(models.__getitem__, list(models), data, batch_size)))[1]
 
 
 def control_runs(
@@ -71,18 +73,20 @@ def control_runs(
 
 def _biases(load: Callable[[str], Any], names: Sequence[str], data: LabelledTexts, batch_size: int):
     """Each name but the first, with the shift of the first."""
-    labels, logits = _classified(load(names[0]), data, batch_size)
+    labels, logits = _classified(names[0], load, data, batch_size)
     for name in names[1:]:
-        others, other_logits = _classified(load(name), data, batch_size)
+        others, other_logits = _classified(name, load, data, batch_size)
         if set(labels) != set(others):
             raise UserError(
-                f"the models know different classes: {', '.join(labels)} and {', '.join(others)}; "
+                f"the models know different classes: {names[0]} {', '.join(labels)} and {name} {', '.join(others)}; "
                 "a control needs the same"
             )
         said = np.bincount([labels.index(others[i]) for i in other_logits.argmax(axis=1)], minlength=len(labels))
         yield name, match_class_share(logits, said / len(logits), labels)
 
 
-def _classified(classifier, data: LabelledTexts, batch_size: int):
+def _classified(name: str, load: Callable[[str], Any], data: LabelledTexts, batch_size: int):
+    classifier = load(name)
     logits = classifier.classify_texts(data.first, pairs=data.second, batch_size=batch_size)
+    check_finite(logits, name)
     return list(classifier.label_map.names), logits

@@ -9,7 +9,7 @@ to mix with. Texts that ended in an error are tried again.
 import json
 import sys
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -20,11 +20,12 @@ from fastadv.atomic_file import written_aside
 from fastadv.data.labelled_sources import LabelledTexts
 from fastadv.data.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
+from fastadv.evaluation.accuracy import check_finite
 from fastadv.evaluation.attack_parts import check_out, fingerprint, part_path
 from fastadv.evaluation.attack_report import versions
-from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
+from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts, on_data
 from fastadv.evaluation.classifier_attack import labels_of
-from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.model_names import names_of
 from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings
 from fastadv.evaluation.text_attack_control import AttackedModel, control_runs
 from fastadv.evaluation.text_attack_report import REPORT_FILES, write_report
@@ -53,8 +54,8 @@ class TextAttackRun:
     """of each process"""
     pairs: Optional[str] = None
     """a file for texts and what fools the model in their place"""
-    names: List[str] = field(init=False)
-    """what the models are called in tables"""
+    names: Optional[Sequence[str]] = None
+    """what the models are called in tables; None: `short_names`"""
 
     def __post_init__(self):
         twice = next((model for model in self.models if list(self.models).count(model) > 1), None)
@@ -62,7 +63,7 @@ class TextAttackRun:
             raise UserError(f"the model {twice!r} is given twice")
         if self.pairs is not None and len(self.models) > 1:
             raise UserError("--write-pairs takes the pairs of one model; expected --model once")
-        object.__setattr__(self, "names", short_names(self.models))
+        object.__setattr__(self, "names", names_of(self.models, self.names))
 
     def check(self) -> None:
         """UserError for what can be found wrong without reading weights or texts."""
@@ -151,16 +152,19 @@ class TextAttackRun:
         classifier = job.load()
         names, print_of_model = classifier.label_map.names, fingerprint(classifier)
         parts = [data.first] if data.second is None else [data.first, data.second]
+        with on_data(model, self.data.source):
+            labels = labels_of(classifier, data)
         texts = [
-            LabelledText(int(row), tuple(of_text), int(label))
-            for row, label, *of_text in zip(rows, labels_of(classifier, data), *parts)
+            LabelledText(int(row), tuple(of_text), int(label)) for row, label, *of_text in zip(rows, labels, *parts)
         ]
         key = ["text attack", ROWS_VERSION, print_of_model, bias, self.settings.as_key()]
         path = part_path(Path(self.out).expanduser() / "parts", key, "csv")
         recipe = _read_facts(path)
         with locked_writer(path, data.second is not None) as writer:
-            done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
+            done = {_key(row): row for row in writer.rows if _is_done(row)}
             waiting = [text for text in texts if _key_of(text, names) not in done]
+            if waiting:
+                self._check_logits(classifier, model, waiting)
             if not waiting:
                 found: Iterator[TextAttackRow] = (row for row in ())
             elif self.num_processes > 1:
@@ -182,6 +186,11 @@ class TextAttackRun:
             "protocol": self._protocol(data, recipe),
         }
         return [done[_key_of(text, names)] for text in texts], facts
+
+    def _check_logits(self, classifier, model: str, texts: Sequence[LabelledText]) -> None:
+        first, *second = zip(*(text.texts for text in texts))
+        logits = classifier.classify_texts(first, *second, batch_size=self.settings.batch_size)
+        check_finite(logits, model)
 
     def _job(self, model: str, bias: Optional[Tuple[float, ...]] = None) -> AttackJob:
         log = Path(self.out).expanduser() / LOG
@@ -231,6 +240,11 @@ class _Progress:
 
     def __exit__(self, *_: Any) -> None:
         self._bar.close()
+
+
+def _is_done(row: TextAttackRow) -> bool:
+    # Earlier versions took a model's NaN for an answer.
+    return row.outcome != ERROR and np.isfinite([row.score, row.score_adversarial]).all()
 
 
 def _key(row: TextAttackRow) -> tuple:

@@ -22,6 +22,7 @@ from torch import Tensor
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.tokenize_texts import tokenize
 from fastadv.errors import UserError
+from fastadv.evaluation.accuracy import check_finite
 
 DEFAULT_BATCH_SIZE = 32
 DEFAULT_CACHE_SIZE = 2**15
@@ -96,6 +97,7 @@ class TextVictim:
 
         Raises:
             OutOfTime: the time that `begin` gave is over.
+            UserError: logits with NaN or infinity.
         """
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
         self.num_asked += len(texts)
@@ -133,7 +135,9 @@ class TextVictim:
             chosen = rows[at : at + self.batch_size]
             batch = self._pack(*([values[row] for row in chosen] for values in (tokens, special, types)))
             parts.append(self.model.classify_batch(batch).float().cpu())
-        return torch.cat(parts)[[place[row_of[key]] for key in keys]]
+        logits = torch.cat(parts)
+        check_finite(logits.numpy(), self.model_folder or "the classifier")
+        return logits[[place[row_of[key]] for key in keys]]
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:

@@ -4,12 +4,12 @@ import copy
 import os
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
-from fastadv.evaluation import model_card
-from fastadv.evaluation.model_card import BEGIN, END, write_cards, write_scores_into_card
+from fastadv.evaluation.model_card import BEGIN, END, check_cards, write_cards, write_scores_into_card
 from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
 
 OTHERS = """---
@@ -51,6 +51,18 @@ def evaluation_of(model, value=71.25):
     data = {"path": "senteval", "sha256": "0" * 64, "num_rows": 100}
     return {
         "systems": [{"name": "one", "models": [str(model)]}],
+        "models": [
+            {
+                "model": str(model),
+                "name": "one",
+                "system": "one",
+                "kind": "encoder",
+                "pooling": "mean",
+                "max_length": 64,
+                "fingerprint": "0123456789abcdef0123",
+                "why": None,
+            }
+        ],
         "parts": {name: {"protocol": {"data": data}} for name in ("sts", "embeddings")},
         "numbers": numbers,
         "versions": {"fastadv": "0.1.0", "absent": None},
@@ -60,15 +72,17 @@ def evaluation_of(model, value=71.25):
 
 def test_scores_are_in_the_table_and_in_the_metadata(model):
     before = (model / "README.md").read_text(encoding="utf-8")
-    (path,) = write_cards(evaluation_of(model))
+    (path,) = write_cards(evaluation_of(model)).written
     card = ModelCard.load(path)
     text = path.read_text(encoding="utf-8")
     assert "| sts, STS-B: spearman, x 100 | 71.25 | [70, 72.5] | 100 |" in text
-    assert "| embeddings, a\\|b.csv: accuracy, ε 0.5, % | 12.5 | [10, 15] | 40 |" in text
+    assert "| embeddings, a\\|b.csv: accuracy, ε 0.5 (absolute), % | 12.5 | [10, 15] | 40 |" in text
     assert "Not measured: sts, STS12." in text and "fastadv 0.1.0" in text and "absent" not in text
     results = {result.metric_type: result for result in card.data.eval_results}
     assert results["spearman"].metric_value == 71.25 and results["spearman"].dataset_name == "STS-B (sts)"
     assert results["accuracy"].metric_args["epsilon"] == 0.5
+    assert results["accuracy"].metric_args["radius"] == "ε 0.5 (absolute)"
+    assert "one: encoder, pools by mean, at most 64 tokens, fingerprint 0123456789abcdef." in text
     assert results["spearman"].metric_args["interval_95"] == [70.0, 72.5]
     assert card.data.model_name == "model" and card.data.library_name == "sentence-transformers"
     # All that the card said is there still.
@@ -150,4 +164,67 @@ def test_another_model_s_scores_are_refused(model, tmp_path):
     with pytest.raises(UserError, match="no number of the model"):
         write_scores_into_card(model, evaluation)
     # No folder, such as a model of the demo.
-    assert write_cards(evaluation) == [] and model_card.CARD == "README.md"
+    cards = write_cards(evaluation)
+    assert cards.written == cards.problems == [] and "is no folder" in cards.left[0]
+
+
+def test_a_bad_card_costs_no_other_card_its_scores(model, tmp_path):
+    evaluation = evaluation_of(model)
+    for name, content in (("bad", "---\na: [1\n---\n"), ("none", "# Its own\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(content)
+        evaluation["systems"].insert(0, {"name": name, "models": [str(tmp_path / name)]})
+    evaluation["numbers"] += [{**evaluation["numbers"][0], "model": str(tmp_path / "bad")}]
+    evaluation["numbers"] += [{**evaluation["numbers"][0], "model": str(tmp_path / "none"), "value": None}]
+    cards = write_cards(evaluation)
+    assert cards.written == [model / "README.md"]
+    assert len(cards.problems) == 1 and "bad/README.md: its metadata cannot be read" in cards.problems[0]
+    assert cards.left == [f"{tmp_path / 'none'} has no number; its card stays as it is"]
+    assert (tmp_path / "none/README.md").read_text() == "# Its own\n"
+    checked = check_cards([str(tmp_path / name) for name in ("bad", "none", "model", "nowhere")])
+    assert checked == cards.problems
+
+
+TWO_ENTRIES = """---
+# of the owner
+license: mit  # keep me
+model-index:
+- name: one
+  results:
+  - task: {type: text-classification}
+    dataset: {name: A, type: a}
+    metrics: [{type: accuracy, value: 0.9, verified: true, extra: kept}]
+- name: two
+  results:
+  - task: {type: text-classification}
+    dataset: {name: B, type: b}
+    metrics: [{type: accuracy, value: 0.8}]
+
+# of what follows
+tags: [mine, "quoted"]
+---
+# T
+"""
+
+
+def test_entries_and_comments_of_others_stay(model):
+    path = model / "README.md"
+    path.write_text(TWO_ENTRIES, encoding="utf-8")
+    others = yaml.safe_load(TWO_ENTRIES.split("---")[1])["model-index"]
+    for value in (71.25, 1e-05):
+        write_scores_into_card(model, evaluation_of(model, value))
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("---\n# of the owner\nlicense: mit  # keep me\nmodel-index:\n- name: one\n")
+        assert '\n\n# of what follows\ntags: [mine, "quoted"]\n---\n# T\n' in text
+        *theirs, ours = yaml.safe_load(text.split("---")[1])["model-index"]
+        assert theirs == others and ours["name"] == "model"
+        assert ours["results"][0]["metrics"][0]["value"] == value
+
+
+def test_a_task_is_that_of_the_metric(model):
+    evaluation = evaluation_of(model)
+    evaluation["numbers"][-1] = {**evaluation["numbers"][-1], "model": str(model), "metric": "retrieval@1"}
+    path = write_scores_into_card(model, evaluation)
+    tasks = {result.metric_type: result.task_type for result in ModelCard.load(path).data.eval_results}
+    assert tasks["retrieval-1"] == "feature-extraction" and tasks["spearman"] == "semantic-similarity"
+    assert "retrieval@1, ε 0.5·RMS(X), %" in path.read_text(encoding="utf-8")

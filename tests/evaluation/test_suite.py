@@ -9,88 +9,30 @@ import torch
 from scipy.stats import spearmanr
 
 from fastadv.cli import main
-from fastadv.data.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier import Classifier
 from fastadv.errors import UserError
-from fastadv.evaluation import suite_attacks, suite_parts
+from fastadv.evaluation import suite_adv_sts, suite_attacks, suite_parts
 from fastadv.evaluation.suite_models import systems_of
-from tests.evaluation.attacked import TEXTS, make_classifier, own_labels, write_table
+from tests.evaluation.attacked import TEXTS
+from tests.evaluation.evaluated import (
+    arguments,
+    evaluation_of,
+    number_of,
+    rows_in,
+    run,
+    without_seconds,
+    write_models,
+)
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
-SETS = WordSets(
-    synonyms={
-        "film": ["movie", "story"],
-        "dull": ["slow", "sad"],
-        "wonderful": ["great", "good"],
-        "music": ["scene", "camera"],
-        "plot": ["story", "scene"],
-        "good": ["bad", "great"],
-        "never": ["always"],
-    },
-    antonyms={},
-)
+NAMES = {"a": "one/a", "b": "one/b", "c": "two/c", "d": "two/d"}
 PARTS = ["sts", "transfer", "geometry", "adv-sts", "embeddings", "text-synonym"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tiny_bert_dir):
-    """Classifiers a, b, c, d, texts that a is right on, word sets, and data in SentEval's layout."""
-    folder = tmp_path_factory.mktemp("suite")
-    torch.set_num_threads(1)
-    for seed, name in enumerate("abcd"):
-        classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for parameter in classifier.encoder.hf.parameters():
-                parameter += 0.02 * seed * torch.randn_like(parameter)
-        classifier.save_pretrained(folder / name)
-        if name == "a":
-            write_table(folder / "texts.csv", own_labels(classifier))
-    SETS.save(folder / "sets.json")
-    write_sts_benchmark(folder / "senteval")
-    write_sets(folder / "senteval", ["SST-2"], num_rows=12)
-    return folder
-
-
-def arguments(folder, out, *more, models=("one=a,b", "two=c,d"), data="senteval"):
-    chosen = []
-    for system in models:
-        name, _, models_of = system.rpartition("=")
-        paths = ",".join(str(folder / model) for model in models_of.split(","))
-        chosen += ["--model", f"{name}={paths}" if name else paths]
-    options = {
-        "--data": folder / data,
-        "--out": out,
-        "--labelled": folder / "texts.csv",
-        "--word_sets": folder / "sets.json",
-        "--adv_sts_recipe": "synonym",
-        "--max_pairs": 12,
-        "--cache_dir": folder / "cache",
-    }
-    given = [text for option, value in options.items() for text in (option, str(value))]
-    return ["evaluate", "all", *chosen, *given, "--recipes", "synonym", "--epsilons", "0.1", "1", *map(str, more)]
-
-
-def run(given, capsys, status=0):
-    assert main(given) == status
-    return capsys.readouterr()
-
-
-def evaluation_of(out):
-    return json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-
-
-def without_seconds(evaluation):
-    for part in evaluation["parts"].values():
-        assert part.pop("seconds") >= 0
-    return evaluation
-
-
-def number_of(evaluation, **wanted):
-    rows = [row for row in evaluation["numbers"] if all(row[name] == value for name, value in wanted.items())]
-    assert len(rows) == 1, (wanted, len(rows))
-    return rows[0]
+    return write_models(tmp_path_factory.mktemp("suite"), tiny_bert_dir)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +41,6 @@ def whole(folder):
     out = folder / "whole"
     assert main(arguments(folder, out)) == 0
     return out
-
-
-def rows_in(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
@@ -117,6 +54,11 @@ def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
         data = part["protocol"]["data"]
         assert len(data["sha256"]) == 64 and data["num_rows"] > 0 and data["path"]
     assert {"fastadv", "torch", "transformers", "scikit-learn"} <= set(evaluation["versions"])
+    for model, (path, name) in zip(evaluation["models"], NAMES.items()):
+        assert (model["model"], model["name"], model["system"]) == (str(folder / path), name, name[:3])
+        assert model["kind"] == "classifier" and model["pooling"] == "cls" and model["max_length"] == 64
+    assert len({model["fingerprint"] for model in evaluation["models"]}) == 4
+    assert {row["part"] for row in evaluation["numbers"] if row["seed"] == 1111} == {"transfer"}
     assert {row["part"] for row in evaluation["numbers"] if row["value"] is not None} == set(PARTS)
     for row in evaluation["numbers"]:
         assert (row["value"] is None) == (row["why"] is not None)
@@ -133,13 +75,16 @@ def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
             assert {k: "" if v is None else str(v) for k, v in row.items()} == line
     summary = (whole / "summary.md").read_text(encoding="utf-8")
     assert all(f"## {name}\n" in summary for name in PARTS) and "n/a in STS12" in summary
+    for part in ("adv-sts", "text-synonym"):
+        sentences = [f["sentence"] for f in evaluation["parts"][part]["protocol"]["controls"] if f["cap"] == "any"]
+        assert len(sentences) == 3 and all(f"* {sentence}\n" in summary for sentence in sentences)
 
 
 def test_rates_of_texts_are_those_of_their_rows(whole, folder):
     evaluation = evaluation_of(whole)
     report = json.loads((whole / "text-synonym/text-attack.json").read_text(encoding="utf-8"))
-    for model in "abcd":
-        rows = rows_in(whole / f"text-synonym/rows-{model}.csv")
+    for model, name in NAMES.items():
+        rows = rows_in(whole / f"text-synonym/rows-{name.replace('/', '-')}.csv")
         outcomes = [row["outcome"] for row in rows]
         num_attacked = outcomes.count("succeeded") + outcomes.count("failed")
         shares = {
@@ -148,7 +93,7 @@ def test_rates_of_texts_are_those_of_their_rows(whole, folder):
             "attack success": (outcomes.count("succeeded"), num_attacked),
         }
         assert len(rows) == 12
-        rates = next(entry["rates"] for entry in report["models"] if entry["name"] == model)
+        rates = next(entry["rates"] for entry in report["models"] if entry["name"] == name)
         assert rates["success"]["any"]["count"] == outcomes.count("succeeded")
         assert rates["robust_accuracy"]["value"] == outcomes.count("failed") / 12
         for metric, (count, total) in shares.items():
@@ -160,8 +105,8 @@ def test_adversarial_sts_is_that_of_its_rows(whole, folder):
     evaluation = evaluation_of(whole)
     report = json.loads((whole / "adv-sts/text-attack.json").read_text(encoding="utf-8"))
     assert sum("control" in entry for entry in report["models"]) == 3
-    for model in "abcd":
-        rows = rows_in(whole / f"adv-sts/rows-{model}.csv")
+    for model, name in NAMES.items():
+        rows = rows_in(whole / f"adv-sts/rows-{name.replace('/', '-')}.csv")
         human = [float(row["label"]) for row in rows]
         before, after = ([float(row[name]) for row in rows] for name in ("score", "score_adversarial"))
         is_fooled = [abs(s - y) + 1 <= abs(t - y) for s, t, y in zip(before, after, human)]
@@ -174,7 +119,7 @@ def test_adversarial_sts_is_that_of_its_rows(whole, folder):
         for metric, value in wanted.items():
             row = number_of(evaluation, part="adv-sts", metric=metric, model=str(folder / model))
             assert row["value"] == value
-        entry = next(entry for entry in report["models"] if entry["name"] == model)
+        entry = next(entry for entry in report["models"] if entry["name"] == name)
         assert entry["rates"]["success"]["any"]["count"] == sum(is_fooled)
         assert entry["spearman_adversarial"] == wanted["spearman under attack"]
 
@@ -182,8 +127,8 @@ def test_adversarial_sts_is_that_of_its_rows(whole, folder):
 def test_accuracy_under_pgd_is_that_of_its_rows(whole, folder):
     evaluation = evaluation_of(whole)
     rows = rows_in(whole / "embeddings/attack.csv")
-    for model in "abcd":
-        radii = [float(row["fooling_epsilon"] or "inf") for row in rows if row["model"] == model]
+    for model, name in NAMES.items():
+        radii = [float(row["fooling_epsilon"] or "inf") for row in rows if row["model"] == name]
         for epsilon in (None, 0.1, 1.0):
             row = number_of(evaluation, part="embeddings", epsilon=epsilon, model=str(folder / model))
             num_right = sum(radius > (epsilon or 0.0) for radius in radii)
@@ -202,7 +147,7 @@ def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypat
         main(arguments(folder, out))
     assert list(evaluation_of(out)["parts"]) == PARTS[:4]
     monkeypatch.setattr(suite_attacks.AttackRun, "run", attack)
-    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_attacks.AdvStsPart):
+    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_adv_sts.AdvStsPart):
         monkeypatch.setattr(part, "measure", stop)
     said = run(arguments(folder, out), capsys)
     assert "[6/6] text-synonym done" in said.err
@@ -245,7 +190,7 @@ def test_models_that_do_not_work_leave_the_others_theirs(hostile, tmp_path, caps
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     run(arguments(hostile, alone, *parts, models=["good=a"]), capsys, status=1)
     said = run(arguments(hostile, beside, *parts, models=["equal=constant", "good=a", "nan=nan"]), capsys, status=1)
-    assert "constant: the model gives every text the same vector" in said.err and "nan: " in said.err
+    assert "equal: the model gives every text the same vector" in said.err and "nan: " in said.err
     evaluation = evaluation_of(beside)
     assert {part["status"] for part in evaluation["parts"].values()} == {"partial"}
     good = [row for row in evaluation["numbers"] if row["system"] == "good"]
@@ -331,6 +276,7 @@ def test_an_encoder_without_a_head_is_attacked_too(folder, tmp_path, capsys, tin
         (["x=a,b", "x=c"], ["two systems", "'x'"]),
         (["x=a,b", "y=b/"], ["b", "twice"]),
         (["x=a,,b"], ["x=a,,b", "DIR"]),
+        (["x=tests,./tests"], ["tests", "twice"]),
     ],
 )
 def test_systems_that_are_not_told_apart_are_refused(models, words):
@@ -342,6 +288,8 @@ def test_systems_that_are_not_told_apart_are_refused(models, words):
 def test_names_of_systems():
     assert [system.name for system in systems_of(["runs/a/model", "RAR=runs/b/model,runs/c/model"])] == ["a", "RAR"]
     assert systems_of(["runs/lr=1/model"])[0].models == ("runs/lr=1/model",)
+    for given, name in (("runs/mine/model", "mine"), ("/runs/mine/", "mine"), ("demo:minilm", "demo:minilm")):
+        assert systems_of([given])[0].name == name
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import pytest
 from scipy.stats import binomtest, spearmanr, ttest_1samp
+from sklearn.metrics import f1_score
 
 from fastadv.evaluation.intervals import resample_counts
 from fastadv.evaluation.suite_numbers import (
@@ -13,11 +14,13 @@ from fastadv.evaluation.suite_numbers import (
     System,
     all_numbers,
     bootstrap_p_value,
+    f1_draws,
     holm,
     mean_draws,
     spearman_draws,
     spearman_measured,
 )
+from fastadv.evaluation.suite_rows import of_measurement
 
 ACCURACY = Quantity("transfer", "SST-2", "accuracy")
 ONE, TWO = System("one", ("a",)), System("two", ("b",))
@@ -111,6 +114,59 @@ def test_models_are_compared_on_the_rows_that_both_have():
     b[50:] = np.nan
     b[:20] = 100.0
     assert all_numbers([ONE, TWO], [binary("a", a), binary("b", b)]).differences == []
+
+
+def test_correlations_are_compared_on_the_pairs_that_both_have():
+    draw = np.random.default_rng(0)
+    human = draw.uniform(0, 5, 200)
+    scores = human + draw.normal(0, 1.5, 200)
+    quantity = Quantity("adv-sts", "STS-B test", "spearman")
+    a, b = scores.copy(), scores.copy()
+    a[0], b[-3:] = np.nan, np.nan
+    measured = [spearman_measured(quantity, model, of_model, human) for model, of_model in (("a", a), ("b", b))]
+    assert measured[0].value == pytest.approx(100 * spearmanr(scores[1:], human[1:]).statistic)
+    assert measured[0].num == 199 and measured[0].ranked.shape == (2, 200)
+    found = all_numbers([ONE, TWO], measured)
+    (difference,) = found.differences
+    # Equal scores, other errors.
+    assert [difference[name] for name in ("value", "low", "high", "p_value", "num")] == [0, 0, 0, 1, 196]
+    assert all(row["low"] <= row["value"] <= row["high"] for row in found.numbers)
+    b[:-3] += draw.normal(0, 1.0, 197)
+    found = all_numbers([ONE, TWO], [measured[0], spearman_measured(quantity, "b", b, human)])
+    wanted = [100 * spearmanr(of_model[1:-3], human[1:-3]).statistic for of_model in (a, b)]
+    assert found.differences[0]["value"] == pytest.approx(wanted[1] - wanted[0])
+    a[4:], b[4:] = np.nan, 1.0
+    constant = [spearman_measured(quantity, model, of_model, human) for model, of_model in (("a", a), ("b", b))]
+    b[:4] = 1.0
+    assert constant[0].num == 3
+    assert all_numbers([ONE, TWO], [constant[0], spearman_measured(quantity, "b", b, human)]).differences == []
+
+
+def test_resampled_ranks_leave_out_pairs_that_do_not_count():
+    draw = np.random.default_rng(1)
+    ranked = np.stack([draw.integers(0, 5, 30), draw.integers(0, 4, 30)]).astype(float)
+    ranked[0, [2, 11, 29]] = np.nan
+    known = np.isfinite(ranked[0])
+    counts = resample_counts(30, 150, [3, 4]).astype(int)
+    for drawn, of_row in zip(spearman_draws(ranked[None], [3, 4], 150)[0], counts):
+        x, y = (np.repeat(side[known], of_row[known]) for side in ranked)
+        assert drawn == pytest.approx(100 * spearmanr(x, y).statistic, abs=1e-9)
+
+
+def test_f1_is_resampled_by_its_rows():
+    draw = np.random.default_rng(0)
+    labels, guessed = draw.random(60) < 0.7, draw.random(60) < 0.6
+    drawn = f1_draws(labels == guessed, labels, [1, 2], 150)
+    for value, counts in zip(drawn, resample_counts(60, 150, [1, 2]).astype(int)):
+        of_row = (np.repeat(side, counts) for side in (labels, guessed))
+        assert value == pytest.approx(100 * f1_score(*of_row))
+
+
+def test_a_share_of_all_rows_has_an_interval():
+    (retrieval,) = of_measurement("embeddings", "held out", "a", {"retrieval@0.1": np.ones(256)})
+    (row, mean) = all_numbers([ONE], [retrieval]).numbers
+    interval = binomtest(256, 256).proportion_ci(0.95, method="wilson")
+    assert row["value"] == 100 and row["low"] == mean["low"] == pytest.approx(100 * interval.low) and row["low"] < 99
 
 
 def test_a_mean_is_not_of_fewer_seeds():

@@ -161,3 +161,10 @@ def test_models_of_other_classes_have_no_control():
     models = {"base": Says(LABELS, np.zeros((3, 4))), "a": Says((*LABELS[:3], "health"), np.zeros((3, 4)))}
     with pytest.raises(UserError, match="the models know different classes: .*health; a control needs the same"):
         next(control_runs(list(models), models.__getitem__, texts_of(3), lambda *_: []))
+
+
+@pytest.mark.parametrize("broken", ["base", "a"])
+def test_a_model_without_numbers_is_refused_by_its_name(broken):
+    models = {name: Says(LABELS, np.full((3, 4), np.nan if name == broken else 1.0)) for name in ("base", "a")}
+    with pytest.raises(UserError, match=f"^{broken} gave logits with NaN or infinity for 3 of 3 texts"):
+        next(control_runs(list(models), models.__getitem__, texts_of(3), lambda *_: []))

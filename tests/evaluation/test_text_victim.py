@@ -160,3 +160,11 @@ def test_much_text_is_tokenised_in_pieces_between_which_time_is_looked_at(victim
 def test_texts_and_pairs_are_not_mixed(victim):
     with pytest.raises(UserError, match="texts and pairs"):
         victim(["a", ("a", "b")])
+
+
+def test_logits_that_are_no_numbers_are_refused(tiny_bert_dir):
+    classifier = make_classifier(tiny_bert_dir, dtype=torch.float32)
+    with torch.no_grad():
+        classifier.head.out.weight.fill_(float("nan"))
+    with pytest.raises(UserError, match="runs/mine gave logits with NaN or infinity for 2 of 2 texts"):
+        TextVictim(classifier, model_folder="runs/mine")(TEXTS[:2])
