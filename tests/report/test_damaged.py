@@ -209,8 +209,8 @@ def test_hostile_names_are_text_wherever_they_stand(tmp_path, monkeypatch):
     assert "\u202e" not in text
     # Nothing may leave the page, whatever a name says.
     assert all(link.startswith("#") for link in page.links)
-    summary = (tmp_path / "out" / "summary.md").read_text(encoding="utf-8")
-    assert "<script>" not in summary and "](javascript" not in summary.replace("\\]", "")
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "<script>" not in markdown and "](javascript" not in markdown.replace("\\]", "")
 
 
 def test_a_folder_of_a_hostile_name_alone(tmp_path):
