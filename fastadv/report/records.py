@@ -219,7 +219,11 @@ def _maybe(value: Any) -> Optional[float]:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} is no number")
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        # A whole number that no float holds.
+        return None
 
 
 def _finite(value: Any) -> float:

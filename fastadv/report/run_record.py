@@ -98,7 +98,11 @@ def _flat(row: dict, prefix: str = ""):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Of those that a float holds."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _config(text: str) -> Dict[str, Any]:
@@ -125,6 +129,7 @@ def _results(path: Path) -> Optional[dict]:
         )
         counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])
         is_known = all(_is_number(radius) for radius in results["radii"])
+        is_known &= all(isinstance(warning, str) for warning in results.get("warnings", []))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return results if rows and whole and counts and is_known else None
