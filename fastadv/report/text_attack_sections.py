@@ -16,7 +16,7 @@ MAX_TEXTS = 40
 """with word differences on the page, of all models together; the CSV has the same"""
 MAX_TEXTS_OF_MODEL = 6
 MAX_LETTERS = 4000
-"""of a text on the page"""
+"""of a text whose changes are looked for"""
 
 
 def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
@@ -138,7 +138,7 @@ def _joined(first: str, second: object) -> str:
 
 
 def _marked(row: TextAttackRow) -> str:
-    parts = [marked(row.first[:MAX_LETTERS], row.first_adversarial[:MAX_LETTERS])]
+    parts = [marked(row.first, row.first_adversarial, MAX_LETTERS)]
     if row.second is not None:
-        parts.append(marked(row.second[:MAX_LETTERS], (row.second_adversarial or "")[:MAX_LETTERS]))
+        parts.append(marked(row.second, row.second_adversarial or "", MAX_LETTERS))
     return "<br>".join(parts)
