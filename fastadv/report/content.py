@@ -7,8 +7,8 @@ from fastadv.report.attack_sections import embedding_attack_sections, geometry_s
 from fastadv.report.before_after_section import results_sections
 from fastadv.report.chart import Chart
 from fastadv.report.config_section import as_text, config_sections, get
-from fastadv.report.evaluation_sections import evaluation_sections, evaluations_of
-from fastadv.report.named import Looks
+from fastadv.report.evaluation_sections import evaluation_sections
+from fastadv.report.named import looks_of
 from fastadv.report.run_record import RunRecord
 from fastadv.report.section import Section
 from fastadv.report.sources import Source
@@ -42,9 +42,7 @@ class Content:
 def content_of(sources: Sequence[Source]) -> Content:
     """The sections that there are data for."""
     runs = {one.name: one.run for one in sources if one.run is not None}
-    # Runs first, so that a run looks alike in every chart.
-    systems = [system for _, evaluation in evaluations_of(sources) for system in evaluation.systems]
-    looks = Looks([*runs, *systems])
+    looks = looks_of(sources)
     groups: List[Tuple[str, List[Section]]] = [
         ("a measurement before and after training (results.json)", results_sections(runs)),
         ("an evaluation (evaluation.json)", evaluation_sections(sources, looks)),

@@ -2,6 +2,7 @@
 
 from typing import Dict, List, Sequence
 
+from fastadv.evaluation.text_attack_findings import renamed
 from fastadv.evaluation.text_attack_rates import CAPS
 from fastadv.evaluation.text_attack_rows import SUCCEEDED, TextAttackRow
 from fastadv.report.chart import Chart, Point, Series
@@ -24,17 +25,22 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
     records = found(sources, "text_attacks")
     if not records:
         return []
-    names = system_names(records)
+    names = system_names(sources, records, looks)
     attacks = attack_names(records)
     parts: List[Part] = [_rates(records, names, attacks)]
     queries = _queries(records, names, attacks, looks)
     if queries.series:
         parts.append(queries)
     for one in records:
-        if one.record.findings:
-            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(one.record.findings)}"))
-        if one.record.findings_at_caps:
-            at_caps = bullets(one.record.findings_at_caps)
+        called = {model.name: names[one.source, one.place, model.name] for model in one.record.models}
+        said, said_at_caps = (
+            [renamed(sentence, called) for sentence in sentences]
+            for sentences in (one.record.findings, one.record.findings_at_caps)
+        )
+        if said:
+            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(said)}"))
+        if said_at_caps:
+            at_caps = bullets(said_at_caps)
             parts.append(Html(f"<details><summary>where few words may change</summary>{at_caps}</details>\n"))
     texts = _texts(records, names, attacks)
     if texts.rows:
