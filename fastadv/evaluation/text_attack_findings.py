@@ -127,6 +127,8 @@ def _sentence(baseline, control, model, cap: Cap, to_baseline: dict, to_control:
 
 def renamed(sentence: str, names: Mapping[str, str]) -> str:
     """A sentence of `findings` with other names of its models; ``names`` has all of the attack's."""
+    if not names:
+        return sentence
     # The longest first: a name may be the beginning of another.
     any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     places = rf"^({any_name})(?=(?: \([^)]*\))?(?: falls on |: n/a))|(?<=it and )({any_name})(?= (?:get|are) right)"

@@ -143,4 +143,4 @@ def test_what_is_significant_is_said_by_the_pages_names():
         [f["sentence"] for f in findings([AttackedModel(names[0], skipped), AttackedModel(names[1], failed)])]
         for names in (own, other)
     )
-    assert renamed(first, dict(zip(own, other))) == wanted
+    assert renamed(first, dict(zip(own, other))) == wanted and renamed(first, {}) == first
