@@ -18,7 +18,7 @@ def add_report(commands) -> None:
 def _report(arguments) -> None:
     from fastadv.report.write import describe_report, place_of, write_whole_report
 
-    check_out_folder(str(place_of(arguments.folders, arguments.out)[1]))
+    check_out_folder(str(place_of(arguments.folders, arguments.out).parent))
     if arguments.dry_run:
         print("\n".join(describe_report(arguments.folders, arguments.out)))
         return

@@ -8,7 +8,7 @@
     model/           the exported encoder and its card
     before-*.npz     the measurement before training, where evaluation.enabled, for a resumed run
     results.json     both measurements compared
-    report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, summary.md
+    report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, report.md
 
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
@@ -32,6 +32,7 @@ from fastadv.engine.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
 from fastadv.objectives.base import resolve_objective
+from fastadv.report.run_record import ATTACK, PICTURE
 from fastadv.report.written_files import clear_written
 
 
@@ -95,7 +96,9 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
     if not is_resumed:
         for name in ("checkpoints", "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for pattern in ("metrics.jsonl", "trackers.json", "report.html", "attack.png", "before-*.npz"):
+        # Beside an attack.json the picture is of that attack.
+        pictures = [] if (folder / ATTACK).exists() else [PICTURE]
+        for pattern in ("metrics.jsonl", "trackers.json", "report.html", *pictures, "before-*.npz"):
             for path in folder.glob(pattern):
                 path.unlink()
         clear_written(folder)

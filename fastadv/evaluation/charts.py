@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -54,9 +55,8 @@ def attack_curves(results: dict, keys: Sequence[str] = ("retrieval", "centred_co
     """The curves of ``results["rows"]`` with these keys; at radius 0 nothing is attacked, and every value is 1."""
     curves = []
     for key in keys:
-        rows = sorted(
-            (row for row in results["rows"] if row["key"].startswith(f"{key}@")), key=lambda row: row["radius"]
-        )
+        rows = [row for row in results["rows"] if row["key"].startswith(f"{key}@") and row["radius"] is not None]
+        rows = sorted(rows, key=lambda row: row["radius"])
         if rows:
             before = [(row["before"], row["before_low"], row["before_high"]) for row in rows]
             after = [(row["after"], row["after_low"], row["after_high"]) for row in rows]
@@ -79,11 +79,22 @@ def attack_png(curves: Sequence[AttackCurve], path: Path) -> None:
 
 def running_mean(values: Sequence[float]) -> Optional[List[float]]:
     """The mean over a centred window of a twelfth of the run; None where that is under three values."""
-    half = len(values) // 24
+    half, num = len(values) // 24, len(values)
     if half < 1:
         return None
-    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
+    # Sums that begin anew every `width` values: a window is the end of one stretch and the beginning of the next, so
+    # that nothing outside it, however large, has a say in its last digits.
+    width = 2 * half + 1
+    padded = np.zeros(-(-(num + 2 * half) // width) * width)
+    padded[half : half + num] = values
+    stretches = padded.reshape(-1, width)
+    with np.errstate(over="ignore"):
+        from_begin = np.cumsum(stretches, axis=1).ravel()
+        to_end = np.cumsum(stretches[:, ::-1], axis=1)[:, ::-1].ravel()
+        first = np.arange(num)
+        sums = from_begin[first + width - 1] + np.where(first % width, to_end[first], 0.0)
+    counts = np.minimum(first + half, num - 1) - np.maximum(first - half, 0) + 1
+    return (sums / counts).tolist()
 
 
 def _draw_attack(axes: Axes, curve: AttackCurve, palette: Palette) -> None:

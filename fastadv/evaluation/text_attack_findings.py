@@ -5,7 +5,8 @@ the model's class shares (`text_attack_control.py`), each on the texts that both
 the 5 % level. The tests are not corrected for their number.
 """
 
-from typing import Dict, List, Optional, Sequence
+import re
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text_attack_control import AttackedModel
@@ -122,6 +123,17 @@ def _sentence(baseline, control, model, cap: Cap, to_baseline: dict, to_control:
         f"{said} The control, {baseline.name} with its {words}, falls on {share} where it falls on {second} "
         f"({to_control['num_texts']:,} texts): difference {_points(to_control)}. {conclusion}"
     )
+
+
+def renamed(sentence: str, names: Mapping[str, str]) -> str:
+    """A sentence of `findings` with other names of its models; ``names`` has all of the attack's."""
+    if not names:
+        return sentence
+    # The longest first: a name may be the beginning of another.
+    any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    places = rf"^({any_name})(?=(?: \([^)]*\))?(?: falls on |: n/a))|(?<=it and )({any_name})(?= (?:get|are) right)"
+    places += rf"|(?<=get right, )({any_name})(?= on )|(?<=The control, )({any_name})(?= with its )"
+    return re.sub(places, lambda found: names[found[0]], sentence)
 
 
 def _fooled_shares(pair: dict):

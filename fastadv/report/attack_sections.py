@@ -13,7 +13,7 @@ from fastadv.report.words import paragraph
 def embedding_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
     """A chart and a table for each attack; attacks on the same texts with the same settings share theirs."""
     records = found(sources, "embedding_attacks")
-    names = system_names(records)
+    names = system_names(sources, records, looks)
     groups: Dict[tuple, List[Found]] = {}
     for one in records:
         groups.setdefault(one.record.group, []).append(one)
@@ -49,14 +49,18 @@ def _of_group(group: List[Found], names: dict, looks: Looks, ending: str) -> Lis
         y_range=(0.0, 103.0),
     )
     table = Table(f"accuracy-epsilon{ending}", f"Accuracy, %, under {what} [95 % interval]", columns, lines)
-    warnings = [Html(paragraph(warning, "warning")) for one in group for warning in one.record.warnings]
+    warnings = [
+        Html(paragraph(f"{names[source, place, own]}: {warning}", "warning"))
+        for source, place, record in group
+        for own, warning in record.warnings
+    ]
     return [*([chart] if series else []), table, *warnings]
 
 
 def geometry_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
     """RobustSentEmbed, figure 3: a chart for each data on which uniformity and alignment were measured."""
     records = found(sources, "geometries")
-    names = system_names(records)
+    names = system_names(sources, records, looks)
     groups: Dict[tuple, List[Found]] = {}
     for one in records:
         groups.setdefault((one.record.data, one.record.positives, one.record.num_sentences), []).append(one)

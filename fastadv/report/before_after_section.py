@@ -90,7 +90,7 @@ def _of_one(name: str, run: RunRecord) -> List[Section]:
         *(Html(f'<p class="warning">{escape(str(one))}</p>\n') for one in results.get("warnings", [])),
         _results_table({name: run}, _table(results["rows"])),
     ]
-    charts = [_curve({name: run}, key, {name: 0}) for key in _CURVES if _rows_of(results, key)]
+    charts = [_curve({name: run}, key, {name: 0}, is_alone=True) for key in _CURVES if _rows_of(results, key)]
     keys = {_base(row) for row in results["rows"]}
     meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
     found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]
@@ -141,8 +141,12 @@ def _rows_of(results: dict, key: str) -> List[dict]:
     return sorted(rows, key=lambda row: row["radius"])
 
 
-def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart:
-    """A quantity against the radius; at radius 0 nothing is attacked, and every value is 1."""
+def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int], is_alone: bool = False) -> Chart:
+    """A quantity against the radius; at radius 0 nothing is attacked, and every value is 1.
+
+    Args:
+        is_alone: the page is of one run, which then needs no name.
+    """
     series: List[Series] = []
     befores = {}
     for name, run in runs.items():
@@ -150,27 +154,24 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int]) -> Chart
         if not rows:
             continue
         title = rows[0]["label"]
-        one = len(runs) == 1
-        series.append(Series("after" if one else name, _points(rows, "after"), LOOK_AFTER if one else looks[name]))
+        look = LOOK_AFTER if is_alone else looks[name]
+        series.append(Series("after" if is_alone else name, _points(rows, "after"), look))
         befores.setdefault(_points(rows, "before"), []).append(name)
     for points, names in befores.items():
-        # Runs of one model share what was measured before them.
-        is_shared = len(befores) == 1
-        label = "before" if is_shared else f"{names[0]}, before"
-        series.append(
-            Series(
-                label,
-                points,
-                LOOK_BEFORE if len(runs) == 1 else 6 if is_shared else looks[names[0]],
-                is_open=len(runs) > 1,
-            )
-        )
+        if is_alone:
+            label, look = "before", LOOK_BEFORE
+        elif len(names) > 1 and len(befores) == 1:
+            # Runs of one model share what was measured before them.
+            label, look = "before", _SHARED
+        else:
+            label, look = f"{names[0]}, before", looks[names[0]]
+        series.append(Series(label, points, look, is_open=not is_alone))
     return Chart(
         f"under-attack-{key.replace('_', '-')}",
         title,
         "attack radius, multiples of RMS(X)",
         title,
-        tuple(reversed(series)) if len(runs) == 1 else tuple(series),
+        tuple(reversed(series)) if is_alone else tuple(series),
         "Bands are 95 % intervals. At radius 0 nothing is attacked.",
         y_range=(0.0, 1.03),
     )

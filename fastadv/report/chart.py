@@ -61,6 +61,8 @@ class Chart:
     """points of one label are joined over the series"""
     has_root_scale: bool = False
     """x is spread near 0"""
+    has_whole_x: bool = False
+    """x counts, as steps do: a tick between two of them would say nothing"""
     y_range: Tuple[Optional[float], Optional[float]] = (None, None)
 
     def thinned(self) -> "Chart":

@@ -6,9 +6,9 @@ from typing import Dict, List, Sequence, Tuple
 from fastadv.report.attack_sections import embedding_attack_sections, geometry_sections
 from fastadv.report.before_after_section import results_sections
 from fastadv.report.chart import Chart
-from fastadv.report.config_section import config_sections, get
-from fastadv.report.evaluation_sections import evaluation_sections, evaluations_of
-from fastadv.report.named import Looks
+from fastadv.report.config_section import as_text, config_sections, get
+from fastadv.report.evaluation_sections import evaluation_sections
+from fastadv.report.named import looks_of
 from fastadv.report.run_record import RunRecord
 from fastadv.report.section import Section
 from fastadv.report.sources import Source
@@ -42,9 +42,7 @@ class Content:
 def content_of(sources: Sequence[Source]) -> Content:
     """The sections that there are data for."""
     runs = {one.name: one.run for one in sources if one.run is not None}
-    # Runs first, so that a run looks alike in every chart.
-    systems = [system for _, evaluation in evaluations_of(sources) for system in evaluation.systems]
-    looks = Looks([*runs, *systems])
+    looks = looks_of(sources)
     groups: List[Tuple[str, List[Section]]] = [
         ("a measurement before and after training (results.json)", results_sections(runs)),
         ("an evaluation (evaluation.json)", evaluation_sections(sources, looks)),
@@ -73,7 +71,7 @@ def _lead(sources: Sequence[Source], runs: Dict[str, RunRecord]) -> str:
     objective, model = get(run.config, ("objective",)), get(run.config, ("encoder", "model"))
     steps = max((steps[-1] for steps, _ in run.series.values()), default=None)
     parts = [
-        f"{objective} on {model}" if objective and model else "",
+        f"{as_text(objective, 100)} on {as_text(model, 300)}" if objective and model else "",
         f"{steps:g} training steps" if steps is not None else "no training step logged",
         f"{run.results['num_sentences']} held-out sentences" if run.results else "not measured before and after",
     ]
@@ -82,13 +80,16 @@ def _lead(sources: Sequence[Source], runs: Dict[str, RunRecord]) -> str:
 
 def _with_own_keys(sections: List[Section]) -> List[Section]:
     """Equal keys, which come of names that differ in signs alone, are numbered: each is a file."""
-    seen: Dict[Tuple[type, str], int] = {}
+    taken = set()
 
     def own(part):
         if not isinstance(part, (Chart, Table)):
             return part
-        at = (type(part), part.key)
-        seen[at] = seen.get(at, 0) + 1
-        return part if seen[at] == 1 else replace(part, key=f"{part.key}-no{seen[at]}")
+        key, number = part.key, 1
+        while (type(part), key) in taken:
+            number += 1
+            key = f"{part.key}-no{number}"
+        taken.add((type(part), key))
+        return part if key == part.key else replace(part, key=key)
 
     return [replace(section, parts=[own(part) for part in section.parts]) for section in sections]

@@ -4,15 +4,17 @@ import io
 import re
 import textwrap
 import warnings
+from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.font_manager import fontManager
+from matplotlib.ticker import Formatter, MaxNLocator
 
 from fastadv.evaluation.charts import PANEL_SIZE, PRINT, STYLE, Palette, frame
 from fastadv.report.chart import Chart, Series
@@ -27,7 +29,9 @@ DASHES = ("solid", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.5, 2)), (0, (3, 1.
 _MAX_NAME = 30
 """letters of a series' name in a legend"""
 _MOST_TICKS = 12
-"""radii are written below the axis, steps are not"""
+"""of an axis that has one at each radius"""
+_LETTERS_OF_AXIS = 42
+"""of tick labels that fit side by side"""
 _NUM_MARKERS = 8
 """along a long line"""
 
@@ -36,6 +40,10 @@ _THEMED = Palette(ink="#010203", muted="#010204", grid="#010205", before="#01020
 _THEMED_SERIES = tuple(f"#01030{i}" for i in range(len(COLOURS)))
 _VARIABLES = {**{colour: field for field, colour in vars(_THEMED).items()}}
 _VARIABLES |= {colour: f"series-{i}" for i, colour in enumerate(_THEMED_SERIES)}
+
+_WIDE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR")
+_WIDE_FONTS += ("Source Han Sans", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAexGothic", "Hiragino Sans")
+_WIDE_FONTS += ("Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS")
 
 _SETTINGS = {**STYLE, "path.simplify": False, "text.parse_math": False}
 
@@ -66,13 +74,20 @@ def chart_svg(chart: Chart, name: str) -> str:
 
 def chart_png(chart: Chart, path: Path) -> None:
     """On white, 150 dots an inch."""
-    with rc_context(_SETTINGS), warnings.catch_warnings():
+    with rc_context({**_SETTINGS, "font.family": _families()}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure = _figure(chart, PRINT, COLOURS)
         figure.set_facecolor("white")
         FigureCanvasAgg(figure)
         # Date-free, so that equal results give equal bytes.
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+
+
+@lru_cache(maxsize=1)
+def _families() -> List[str]:
+    """matplotlib's own font has no East Asian letters: after it come those installed ones that have."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["sans-serif", *(name for name in _WIDE_FONTS if name in installed)]
 
 
 def described(chart: Chart) -> str:
@@ -108,8 +123,7 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
         # Radii crowd near 0: the root spreads them.
         axes.set_xscale("function", functions=(lambda x: abs(x) ** 0.5, lambda x: x**2))
     for axis in (axes.xaxis, axes.yaxis):
-        # Neither an offset nor a power of ten beside the axis: what a tick says is its value.
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
+        axis.set_major_formatter(_Plain())
     by_series = dict(zip(map(id, named), names))
     for number, one in enumerate(chart.series):
         label = by_series.get(id(one), "_faint")
@@ -198,22 +212,69 @@ def _set_ranges(axes: Axes, chart: Chart) -> None:
         high = found_high if high is None else max(high, *values)
         axes.set_ylim(low, high)
     ticks = sorted({point.x.value for one in chart.series for point in one.points})
-    if chart.is_line and 1 < len(ticks) <= _MOST_TICKS and ticks[0] >= 0:
-        # Without a point at 0, a root's scale would leave half the panel empty.
-        axes.set_xlim(left=0 if ticks[0] == 0 or not chart.has_root_scale else 0.8 * ticks[0])
-        axes.set_xticks(ticks, _tick_labels(ticks, 0.5 if chart.has_root_scale else 1.0))
-        axes.minorticks_off()
+    if chart.has_whole_x:
+        _set_whole_ticks(axes, ticks)
+    elif chart.is_line and ticks and ticks[0] >= 0 and (chart.has_root_scale or 1 < len(ticks) <= _MOST_TICKS):
+        _set_radii(axes, ticks, chart.has_root_scale)
 
 
-def _tick_labels(ticks: Sequence[float], power: float) -> List[str]:
-    """Those that would lie on one another are left out."""
-    labels, last, end = [], -1.0, max(ticks, default=1.0) or 1.0
-    for tick in ticks:
-        at = (tick / end) ** power
-        is_apart = at - last >= 0.1
-        labels.append(f"{tick:g}" if is_apart else "")
-        last = at if is_apart else last
-    return labels
+def _set_whole_ticks(axes: Axes, ticks: Sequence[float]) -> None:
+    """Ticks at whole numbers, no more than their digits leave room for."""
+    if len(ticks) == 1:
+        axes.set_xticks(ticks)
+    elif ticks:
+        most = max(2, min(8, _LETTERS_OF_AXIS // (len(_apart(ticks[-1:])[0]) + 2)))
+        axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, steps=(1, 2, 5, 10), min_n_ticks=1))
+
+
+def _set_radii(axes: Axes, ticks: List[float], has_root_scale: bool) -> None:
+    """An axis that begins at 0 and has a tick at each radius, or, where they are many, at those with a label."""
+    # Without a point at 0, a root's scale would leave half the panel empty.
+    left = 0.0 if ticks[0] == 0 or not has_root_scale else 0.8 * ticks[0]
+    right = ticks[-1] if len(ticks) > 1 else 2 * ticks[0] or 1.0
+    power = 0.5 if has_root_scale else 1.0
+    # A twentieth more, as other axes have it.
+    axes.set_xlim(left, (right**power + 0.05 * (right**power - left**power)) ** (1 / power))
+    labels = _tick_labels(ticks, power, left)
+    marked = [(tick, label) for tick, label in zip(ticks, labels) if label or len(ticks) <= _MOST_TICKS]
+    axes.set_xticks(*zip(*marked))
+    axes.minorticks_off()
+
+
+def _tick_labels(ticks: Sequence[float], power: float, left: float = 0.0) -> List[str]:
+    """The first, the last, and of the others those that lie on none before them, the short ones before the long."""
+    texts, begin, end = _apart(ticks), left**power, max(ticks[-1], left) ** power
+    places = [(tick**power - begin) / ((end - begin) or 1.0) for tick in ticks]
+    last = len(ticks) - 1
+    taken: List[int] = []
+    for i in sorted(range(len(ticks)), key=lambda i: (i not in (0, last), i != last, len(texts[i]), i)):
+        if all(_room(texts[i], texts[j]) <= abs(places[i] - places[j]) + 1e-9 for j in taken):
+            taken.append(i)
+    return [text if i in taken else "" for i, text in enumerate(texts)]
+
+
+def _room(first: str, second: str) -> float:
+    """Between the middles of two labels, as a share of the axis."""
+    return max(0.1, ((len(first) + len(second)) / 2 + 0.5) / _LETTERS_OF_AXIS)
+
+
+def _apart(values: Sequence[float]) -> List[str]:
+    """Each with six digits, or as many more as tell all of them apart; whole ones are written whole."""
+    for digits in range(6, 18):
+        texts = [f"{v:.0f}" if v == round(v) and abs(v) < 1e9 else f"{v:.{digits}g}" for v in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
+
+
+class _Plain(Formatter):
+    """Neither an offset nor a power of ten beside the axis: what a tick says is its value."""
+
+    def __call__(self, x: float, pos: Optional[int] = None) -> str:
+        return self.format_ticks([x])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> List[str]:
+        return [text.replace("-", "−") for text in _apart([float(value) for value in values])]
 
 
 def _values(one: Series) -> Tuple[List[float], List[float]]:

@@ -3,7 +3,7 @@
 from typing import Dict, List, Sequence, Tuple
 
 from fastadv.report.chart import Chart, Point, Series
-from fastadv.report.named import Looks
+from fastadv.report.named import Looks, evaluations_of, system_name
 from fastadv.report.records import Evaluation, Number
 from fastadv.report.section import Html, Part, Section
 from fastadv.report.sources import Source
@@ -14,17 +14,6 @@ _NOTE = (
     "The mean over a system's models, with its 95 % interval over rows. ↑ higher is better, ↓ lower is better; "
     "neither where there is no arrow."
 )
-
-
-def system_name(source: str, system: str, evaluations: Sequence[Tuple[str, Evaluation]]) -> str:
-    """With the source's name before it where another evaluation has a system of that name."""
-    is_shared = sum(system in evaluation.systems for _, evaluation in evaluations) > 1
-    return f"{source}: {system}" if is_shared else system
-
-
-def evaluations_of(sources: Sequence[Source]) -> List[Tuple[str, Evaluation]]:
-    """(name of the source, evaluation)"""
-    return [(one.name, one.evaluation) for one in sources if one.evaluation is not None]
 
 
 def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:

@@ -1,12 +1,20 @@
-"""One name and one look for every system of the page, so that it is called and drawn alike in all sections."""
+"""One name and one look for every system of the page, so that it is called and drawn alike in all sections.
 
-from typing import Dict, List, NamedTuple, Sequence, Tuple, TypeVar
+Records of attacks and geometries know models by their folders. An evaluation says which system a model is a seed of; a
+run on the page is known by its own folder.
+"""
+
+import os.path
+import re
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from fastadv.evaluation.model_names import short_names
-from fastadv.report.records import EmbeddingAttack, Geometry, TextAttack
+from fastadv.report.records import EmbeddingAttack, Evaluation, Geometry, TextAttack
 from fastadv.report.sources import Source
 
-Kind = TypeVar("Kind")
+_PROBED = re.compile(r"(.+)-[0-9a-f]{12}", re.DOTALL)
+"""the folder that `fastadv evaluate all` makes of an encoder with a probe on top"""
 
 
 class Found(NamedTuple):
@@ -18,29 +26,143 @@ class Found(NamedTuple):
     record: object
 
 
+class Looks:
+    """Hands out numbers of looks, the same one for the same name."""
+
+    def __init__(self, names: Sequence[str] = ()):
+        self._numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def share(self, name: str, other: str) -> None:
+        """``name`` is drawn as ``other`` is."""
+        self._numbers[name] = self.of(other)
+
+
 def found(sources: Sequence[Source], kind: str) -> List[Found]:
     """All records of one kind, ``kind`` being the field of `Source`."""
     return [Found(one.name, place, record) for one in sources for place, record in getattr(one, kind).items()]
 
 
-def system_names(records: Sequence[Found]) -> Dict[Tuple[str, str, str], str]:
+def evaluations_of(sources: Sequence[Source]) -> List[Tuple[str, Evaluation]]:
+    """(name of the source, evaluation)"""
+    return [(one.name, one.evaluation) for one in sources if one.evaluation is not None]
+
+
+def system_name(source: str, system: str, evaluations: Sequence[Tuple[str, Evaluation]]) -> str:
+    """With the source's name before it where another evaluation has a system of that name."""
+    is_shared = sum(system in evaluation.systems for _, evaluation in evaluations) > 1
+    return f"{source}: {system}" if is_shared else system
+
+
+def looks_of(sources: Sequence[Source]) -> Looks:
+    """Runs first, so that a run looks alike in every chart; a system of one model that is a run on the page as it."""
+    evaluations = evaluations_of(sources)
+    runs = [one.name for one in sources if one.run is not None]
+    looks = Looks(runs)
+    for source, evaluation in evaluations:
+        for system, models in evaluation.systems.items():
+            name = system_name(source, system, evaluations)
+            run = _run_of(sources, models[0]) if len(models) == 1 else None
+            if run is None or name in runs:
+                looks.of(name)
+            else:
+                looks.share(name, run)
+    return looks
+
+
+def system_names(sources: Sequence[Source], records: Sequence[Found], looks: Looks) -> Dict[Tuple[str, str, str], str]:
     """(source, place, the record's own name) -> what the page calls it.
 
-    A path is cut to what tells it from the record's others. One name in records of different attacks is one system;
-    where two records say something of that name about the same, the record's place goes before it.
+    A model of an evaluation has its system's name and look, with what tells it from the system's other models behind
+    it; one of a run has the run's. Of others the path is cut to what tells it from the record's others, and one name in
+    records of different attacks is one system. Where two records say something of one name about the same, the record's
+    place goes before it.
     """
-    short: Dict[Tuple[str, str, str], str] = {}
+    called: Dict[Tuple[str, str, str], str] = {}
+    drawn: Dict[Tuple[str, str, str], str] = {}
     met: Dict[Tuple[object, str], set] = {}
-    for source, place, record in records:
-        own = _models(record)
-        for name, cut in zip(own, short_names(own) if len(own) > 1 else own):
-            short[source, place, name] = cut or name
-            met.setdefault((_subject(record), cut or name), set()).add((source, place))
+    told_apart: Set[Tuple[str, str, str]] = set()
+    for one in records:
+        for own, (name, system) in _names_of_record(sources, one).items():
+            at = (one.source, one.place, own)
+            called[at], drawn[at] = name, system
+            met.setdefault((_subject(one.record), name), set()).add((one.source, one.place))
+            if system and isinstance(one.record, TextAttack):
+                # Its points and rows have the attack's name beside them.
+                told_apart.add(at)
     ambiguous = {name for (_, name), places in met.items() if len(places) > 1}
-    return {
-        (source, place, own): f"{'/'.join(filter(None, (source, place)))}: {name}" if name in ambiguous else name
-        for (source, place, own), name in short.items()
-    }
+    for at, name in called.items():
+        if name in ambiguous and at not in told_apart:
+            called[at] = f"{'/'.join(filter(None, at[:2]))}: {name}"
+        if drawn[at]:
+            looks.share(called[at], drawn[at])
+    return called
+
+
+def _names_of_record(sources: Sequence[Source], one: Found) -> Dict[str, Tuple[str, str]]:
+    """Own name -> name, and the system or run that it looks like, "" where it is none that is known."""
+    folders, controls = _folders(one.record), _controls(one.record)
+    own = list(folders)
+    names = {name: (cut or name, "") for name, cut in zip(own, short_names(own) if len(own) > 1 else own)}
+    known = {name: _known(sources, one, name, folder) for name, folder in folders.items() if name not in controls}
+    known = {name: pair for name, pair in known.items() if pair is not None}
+    # Two models of one name would be one: then each keeps its own.
+    taken = [pair[0] for pair in known.values()] + [names[name][0] for name in own if name not in known]
+    names.update({name: pair for name, pair in known.items() if taken.count(pair[0]) == 1})
+    for name, (baseline, robust) in controls.items():
+        between = name.removeprefix(baseline).removesuffix(robust)
+        if baseline in names and robust in names and f"{baseline}{between}{robust}" == name:
+            names[name] = (f"{names[baseline][0]}{between}{names[robust][0]}", "")
+    return names
+
+
+def _known(sources: Sequence[Source], one: Found, own: str, folder: str) -> Optional[Tuple[str, str]]:
+    """The name and the system of a model that an evaluation, the record's own first, or a run on the page has."""
+    evaluations = evaluations_of(sources)
+    for source, evaluation in sorted(evaluations, key=lambda pair: pair[0] != one.source):
+        is_part = source == one.source and one.place != ""
+        every = [(system, model) for system, models in evaluation.systems.items() for model in models]
+        short = short_names([model for _, model in every]) if every else []
+        at = [i for i, (_, model) in enumerate(every) if _is_same(model, folder)]
+        if not at and is_part:
+            at = [i for i, name in enumerate(short) if own == name or _is_probe_of(name, folder)]
+        if len(at) == 1:
+            system, model = every[at[0]]
+            name = system_name(source, system, evaluations)
+            models = evaluation.systems[system]
+            if len(models) == 1:
+                return name, name
+            return f"{name} ({short_names(models)[models.index(model)]})", name
+    run = _run_of(sources, folder)
+    return None if run is None else (run, run)
+
+
+def _is_probe_of(name: str, folder: str) -> bool:
+    """Whether a folder is that of the encoder called ``name`` with a probe."""
+    from fastadv.evaluation.suite_attacks import plain_name
+
+    probed = _PROBED.fullmatch(os.path.basename(folder.rstrip("/")))
+    return probed is not None and probed[1] == plain_name(name)
+
+
+def _run_of(sources: Sequence[Source], folder: str) -> Optional[str]:
+    """The name of the run on the page whose model, as it exports it, lies in ``folder``."""
+    models = {one.name: one.folder.resolve() / "model" for one in sources if one.run is not None}
+    path = Path(folder).expanduser()
+    if path.is_absolute() or path.exists():
+        at = [name for name, model in models.items() if path.resolve() == model]
+    else:
+        # Given from another folder than this one: what is known of it is its end.
+        parts = tuple(part for part in path.parts if part != "..")
+        at = [name for name, model in models.items() if len(parts) > 1 and model.parts[-len(parts) :] == parts]
+    return at[0] if len(at) == 1 else None
+
+
+def _is_same(model: str, other: str) -> bool:
+    first, second = (os.path.abspath(os.path.expanduser(path)) for path in (model, other))
+    return first == second
 
 
 def _subject(record: object) -> object:
@@ -50,19 +172,17 @@ def _subject(record: object) -> object:
     return record.attack if isinstance(record, TextAttack) else (record.data, record.positives)
 
 
-def _models(record: object) -> List[str]:
+def _folders(record: object) -> Dict[str, str]:
+    """Name of a model in its record -> the model as it was given."""
     if isinstance(record, EmbeddingAttack):
-        return list(record.models)
-    if isinstance(record, (TextAttack, Geometry)):
-        return [model.name for model in record.models]
+        return {name: record.folders[name] for name in record.models}
+    if isinstance(record, TextAttack):
+        return {model.name: model.folder for model in record.models}
+    if isinstance(record, Geometry):
+        return {model.name: model.name for model in record.models}
     raise TypeError(type(record).__name__)
 
 
-class Looks:
-    """Hands out numbers of looks, the same one for the same name."""
-
-    def __init__(self, names: Sequence[str] = ()):
-        self._numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-
-    def of(self, name: str) -> int:
-        return self._numbers.setdefault(name, len(self._numbers))
+def _controls(record: object) -> Dict[str, Tuple[str, str]]:
+    models = record.models if isinstance(record, TextAttack) else []
+    return {model.name: model.control_of for model in models if model.control_of is not None}

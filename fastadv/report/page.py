@@ -1,5 +1,6 @@
 """report.html: one page that opens anywhere, without a network, a server or a script."""
 
+from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 from fastadv.report.before_after_section import definitions
@@ -11,6 +12,10 @@ from fastadv.report.section import Part, Section
 from fastadv.report.shown_text import shown
 from fastadv.report.table import Table
 from fastadv.report.words import bullets
+
+_END_OF_TITLE = ": report"
+_LONGEST_HEAD = 8192
+"""letters; a title is at most a folder's name"""
 
 
 def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = None) -> str:
@@ -25,7 +30,17 @@ def page(content: Content, files: Optional[Sequence[Tuple[str, str, int]]] = Non
     if files is not None:
         sections.append(_files(files))
     sections.append(_notes(content))
-    return html_page(f"{shown(content.title)}: report", "".join(sections))
+    return html_page(f"{shown(content.title)}{_END_OF_TITLE}", "".join(sections))
+
+
+def is_report(path: Path) -> bool:
+    """Whether what lies at ``path`` is a page that `page` has made."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(_LONGEST_HEAD)
+    except OSError:
+        return False
+    return f"{_END_OF_TITLE}</title>" in head and "Content-Security-Policy" in head
 
 
 def _contents(content: Content) -> str:

@@ -25,7 +25,10 @@ class EmbeddingAttack:
     """equal for attacks whose numbers compare: same texts, same settings but for the radii"""
     models: Dict[str, List[Tuple[float, Estimate]]]
     """name -> (radius, accuracy), radius 0 being no attack"""
-    warnings: List[str]
+    warnings: List[Tuple[str, str]]
+    """name of a model, what was noticed"""
+    folders: Dict[str, str]
+    """name -> the model as it was given"""
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,20 @@ class TextAttackOfModel:
     """A line of text-attack.json's table."""
 
     name: str
-    is_control: bool
+    folder: str
+    """the model as it was given"""
+    control_of: Optional[Tuple[str, str]]
+    """of a control the names of the baseline that it is, and of the model that it is set against"""
     counts: Dict[str, int]
     shares: Dict[str, Estimate]
     """accuracy, robust_accuracy, and success by the name of the cap"""
     accuracy_drop: Optional[float]
     queries: Estimate
     words_changed: Estimate
+
+    @property
+    def is_control(self) -> bool:
+        return self.control_of is not None
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class TextAttack:
     class_word: str
     models: List[TextAttackOfModel]
     findings: List[str]
+    """sentences, by the models' own names (`text_attack_findings.renamed`)"""
     findings_at_caps: List[str]
     """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
@@ -104,7 +115,8 @@ class Number:
 class Evaluation:
     """evaluation.json."""
 
-    systems: List[str]
+    systems: Dict[str, List[str]]
+    """name -> its models as they were given, one a seed"""
     parts: Dict[str, Tuple[str, Optional[str]]]
     """name -> status, why"""
     numbers: List[Number]
@@ -116,12 +128,13 @@ def read_embedding_attack(found: dict) -> EmbeddingAttack:
     settings = found["settings"]
     data = found["data"]
     others = sorted((name, repr(value)) for name, value in settings.items() if name != "epsilons")
-    models, warnings = {}, []
+    models, warnings, folders = {}, [], {}
     for model in found["models"]:
+        folders[_text(model["name"])] = _text(model.get("model") or model["name"])
         curve = {0.0: _estimate(model["accuracy"])}
         curve.update({_finite(row["epsilon"]): _estimate(row["accuracy"]) for row in model["epsilons"]})
         models[_text(model["name"])] = [(e, a) for e, a in sorted(curve.items()) if a.value is not None]
-        warnings += [f"{model['name']}: {warning}" for warning in model.get("warnings", [])]
+        warnings += [(model["name"], _text(warning)) for warning in model.get("warnings", [])]
     return EmbeddingAttack(
         method=_text(settings["method"]),
         norm=_text(settings["norm"]),
@@ -129,6 +142,7 @@ def read_embedding_attack(found: dict) -> EmbeddingAttack:
         group=(data.get("hash"), *others),
         models=models,
         warnings=warnings,
+        folders=folders,
     )
 
 
@@ -145,7 +159,8 @@ def read_text_attack(found: dict) -> TextAttack:
         models.append(
             TextAttackOfModel(
                 name=_text(model["name"]),
-                is_control=bool(model.get("control")),
+                folder=_text(model.get("model") or model["name"]),
+                control_of=_control_of(model.get("control")),
                 counts=counts,
                 shares=shares,
                 accuracy_drop=None if drop is None else _finite(drop),
@@ -158,6 +173,10 @@ def read_text_attack(found: dict) -> TextAttack:
         [_text(f["sentence"]) for f in found["findings"] if (f["cap"] == "any") is i] for i in (True, False)
     )
     return TextAttack(_text(title), class_word(found), models, any_cap, caps)
+
+
+def _control_of(control: Optional[dict]) -> Optional[Tuple[str, str]]:
+    return (_text(control["baseline"]), _text(control["robust"])) if control else None
 
 
 def read_geometry(found: dict) -> Geometry:
@@ -178,7 +197,7 @@ def read_evaluation(found: dict) -> Evaluation:
         for name, part in found["parts"].items()
     }
     return Evaluation(
-        systems=[_text(system["name"]) for system in found["systems"]],
+        systems={_text(s["name"]): [_text(model) for model in s.get("models", [])] for s in found["systems"]},
         parts=parts,
         numbers=[_read_number(row) for row in found["numbers"]],
         differences=[_read_difference(row) for row in found["differences"]],
@@ -219,7 +238,11 @@ def _maybe(value: Any) -> Optional[float]:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} is no number")
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        # A whole number that no float holds.
+        return None
 
 
 def _finite(value: Any) -> float:

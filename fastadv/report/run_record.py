@@ -12,6 +12,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import yaml
 
+PICTURE = "attack.png"
+ATTACK = "attack.json"
+"""of `fastadv attack`, whose own picture has the same name: in its folder a run draws none"""
+
 FILES = (
     ("config.yaml", "the full configuration of the run"),
     ("metrics.jsonl", "one JSON object a logged step"),
@@ -20,7 +24,7 @@ FILES = (
     ("model", "the exported encoder: opens in AutoModel and SentenceTransformer"),
     ("before-*.npz", "the measurement before training, one value a sentence, for a resumed run"),
     ("results.json", "the table before → after as numbers"),
-    ("attack.png", "the attack curves as a picture"),
+    (PICTURE, "the attack curves as a picture"),
 )
 """name or pattern in the run folder, what it is"""
 
@@ -52,7 +56,8 @@ def read_run(folder: Path) -> RunRecord:
 
 def list_files(folder: Path) -> List[Tuple[str, str, int]]:
     """Name, what it is, and bytes of the files and folders a run leaves, those that exist."""
-    return [(path.name, what, _size(path)) for name, what in FILES for path in sorted(folder.glob(name))]
+    found = [(path.name, what, _size(path)) for name, what in FILES for path in sorted(folder.glob(name))]
+    return [one for one in found if one[0] != PICTURE or not (folder / ATTACK).exists()]
 
 
 def read_series(path: Path) -> Dict[str, Tuple[List[float], List[float]]]:
@@ -93,7 +98,11 @@ def _flat(row: dict, prefix: str = ""):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Of those that a float holds."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _config(text: str) -> Dict[str, Any]:
@@ -120,6 +129,7 @@ def _results(path: Path) -> Optional[dict]:
         )
         counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])
         is_known = all(_is_number(radius) for radius in results["radii"])
+        is_known &= all(isinstance(warning, str) for warning in results.get("warnings", []))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return results if rows and whole and counts and is_known else None

@@ -2,7 +2,7 @@
 
 import unicodedata
 from html import escape
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 MAX_WORDS_SHOWN = 400
 """of a text, from its first change on"""
@@ -25,17 +25,25 @@ def shown(text: str) -> str:
     return escape(visible(text))
 
 
-def marked(before: str, after: str) -> str:
-    """``after`` with what changed from ``before``: struck out what went, underlined what came; escaped."""
+def marked(before: str, after: str, most: Optional[int] = None) -> str:
+    """``after`` with what changed from ``before``: struck out what went, underlined what came; escaped.
+
+    Args:
+        most: letters of either text that are looked at; None: all.
+    """
     from fastadv.evaluation.reconstruct import word_changes
 
     parts: List[str] = []
     num_words = 0
-    changes = word_changes(before, after)
+    is_cut = most is not None and max(len(before), len(after)) > most
+    if is_cut:
+        changes = _to_the_last_equal(word_changes(_begin(before, most), _begin(after, most)))
+    else:
+        changes = word_changes(before, after)
     for old, new in _near_changes(changes):
         num_words += len(new.split())
         if num_words > MAX_WORDS_SHOWN:
-            parts.append("…")
+            is_cut = True
             break
         if old == new:
             parts.append(shown(old))
@@ -43,7 +51,19 @@ def marked(before: str, after: str) -> str:
             parts.append(f"<del>{shown(old)}</del> <ins>{shown(new)}</ins>")
         else:
             parts.append(f"<del>{shown(old)}</del>" if old else f"<ins>{shown(new)}</ins>")
-    return f"<bdi>{' '.join(parts)}</bdi>"
+    return f"<bdi>{' '.join([*parts, '…'] if is_cut else parts)}</bdi>"
+
+
+def _begin(text: str, most: int) -> str:
+    """Whole words of at most ``most`` letters; of a first word that is longer, its letters."""
+    if len(text) <= most or text[most].isspace():
+        return text[:most]
+    return text[:most].rsplit(None, 1)[0]
+
+
+def _to_the_last_equal(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:
+    """Without a last run that differs: of texts that are cut it is there because they are cut at different words."""
+    return changes[:-1] if len(changes) > 1 and changes[-1][0] != changes[-1][1] else changes
 
 
 def _near_changes(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:

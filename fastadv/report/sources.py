@@ -24,7 +24,7 @@ FILES = ("metrics.jsonl", "results.json", "evaluation.json", "attack.json", "tex
 """any of them makes a folder one that can be reported on"""
 
 _RUN_FILES = ("config.yaml", "metrics.jsonl", "results.json")
-_NO_FILE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_NO_FILE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _LARGEST_FILE = 256 * 2**20
 """bytes; what these commands write is a thousandth of it"""
 

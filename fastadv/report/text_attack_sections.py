@@ -2,6 +2,7 @@
 
 from typing import Dict, List, Sequence
 
+from fastadv.evaluation.text_attack_findings import renamed
 from fastadv.evaluation.text_attack_rates import CAPS
 from fastadv.evaluation.text_attack_rows import SUCCEEDED, TextAttackRow
 from fastadv.report.chart import Chart, Point, Series
@@ -16,7 +17,7 @@ MAX_TEXTS = 40
 """with word differences on the page, of all models together; the CSV has the same"""
 MAX_TEXTS_OF_MODEL = 6
 MAX_LETTERS = 4000
-"""of a text on the page"""
+"""of a text whose changes are looked for"""
 
 
 def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
@@ -24,17 +25,22 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
     records = found(sources, "text_attacks")
     if not records:
         return []
-    names = system_names(records)
+    names = system_names(sources, records, looks)
     attacks = attack_names(records)
     parts: List[Part] = [_rates(records, names, attacks)]
     queries = _queries(records, names, attacks, looks)
     if queries.series:
         parts.append(queries)
     for one in records:
-        if one.record.findings:
-            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(one.record.findings)}"))
-        if one.record.findings_at_caps:
-            at_caps = bullets(one.record.findings_at_caps)
+        called = {model.name: names[one.source, one.place, model.name] for model in one.record.models}
+        said, said_at_caps = (
+            [renamed(sentence, called) for sentence in sentences]
+            for sentences in (one.record.findings, one.record.findings_at_caps)
+        )
+        if said:
+            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(said)}"))
+        if said_at_caps:
+            at_caps = bullets(said_at_caps)
             parts.append(Html(f"<details><summary>where few words may change</summary>{at_caps}</details>\n"))
     texts = _texts(records, names, attacks)
     if texts.rows:
@@ -138,7 +144,7 @@ def _joined(first: str, second: object) -> str:
 
 
 def _marked(row: TextAttackRow) -> str:
-    parts = [marked(row.first[:MAX_LETTERS], row.first_adversarial[:MAX_LETTERS])]
+    parts = [marked(row.first, row.first_adversarial, MAX_LETTERS)]
     if row.second is not None:
-        parts.append(marked(row.second[:MAX_LETTERS], (row.second_adversarial or "")[:MAX_LETTERS]))
+        parts.append(marked(row.second, row.second_adversarial or "", MAX_LETTERS))
     return "<br>".join(parts)

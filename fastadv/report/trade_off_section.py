@@ -1,12 +1,12 @@
 """What robustness costs without an attack: clean quality against quality under attack, a point a system."""
 
+from functools import partial
 from types import MappingProxyType
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from fastadv.report.before_after_section import LOOK_BEFORE
 from fastadv.report.chart import Chart, Point, Series
-from fastadv.report.evaluation_sections import evaluations_of, system_name
-from fastadv.report.named import Found, Looks, found, system_names
+from fastadv.report.named import Found, Looks, evaluations_of, found, system_name, system_names
 from fastadv.report.records import Number
 from fastadv.report.section import Section
 from fastadv.report.sources import Source
@@ -15,7 +15,7 @@ from fastadv.report.text_attack_sections import attack_names
 
 MAX_CHARTS = 6
 """the table has all"""
-_PROBE = "probe@"
+_PROBE, _CLEAN_PROBE = "probe@", "probe@0"
 
 _UNDER_ATTACK = " under attack"
 _RATES_OF_SUCCESS = ("attack success", "fooled")
@@ -36,17 +36,22 @@ class TradeOff(NamedTuple):
     """of ``attacked``: "higher", "lower", or None where neither is"""
     befores: Mapping[str, str] = MappingProxyType({})
     """name of a run before training -> the run"""
+    missing: Sequence[str] = ()
+    """measured under this attack too, but not at this radius, or not without an attack"""
 
 
 def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
     """From all that was measured both with and without an attack, on the same texts where the attack did both."""
     charts, lines = [], []
-    for one in [*_embeddings(sources), *_texts(sources), *_evaluations(sources), *_probes(sources)]:
+    num_runs = sum(one.run is not None for one in sources)
+    for one in [*_embeddings(sources, looks), *_texts(sources, looks), *_evaluations(sources), *_probes(sources)]:
         better = one.better or "neither"
         lines += [[name, one.clean, x, one.attacked, y, better] for name, (x, y) in one.pairs.items()]
         if len(charts) < MAX_CHARTS:
-            series = [_series(one, name, looks, len(sources) == 1) for name in one.pairs]
+            series = [_series(one, name, looks, num_runs == 1) for name in one.pairs]
             caption = f"Towards {_TOWARDS[one.better]} is better. Bars are 95 % intervals."
+            if one.missing:
+                caption += f" Not measured here, or not without the attack: {', '.join(one.missing)}."
             key = f"trade-off-{len(charts) + 1}"
             charts.append(Chart(key, one.attacked, one.clean, one.attacked, tuple(series), caption, is_line=False))
     if not charts:
@@ -69,39 +74,58 @@ def _series(of: TradeOff, name: str, looks: Looks, is_alone: bool) -> Series:
     return Series(name, (Point(*of.pairs[name]),), look, is_open=True)
 
 
-def chosen(radii: Sequence[float], mean_at: Callable[[float], Optional[float]], clean: float) -> Optional[float]:
-    """The radius at which systems are told apart best: where their mean is nearest to half the clean one."""
-    known = [(radius, mean_at(radius)) for radius in radii if radius > 0]
-    left = [(abs(mean - clean / 2), radius) for radius, mean in known if mean is not None]
-    return min(left)[1] if left else None
+def shared_radii(
+    radii_of: Mapping[str, Collection[float]], choose: Callable[[Dict[float, List[str]]], float]
+) -> Iterator[Tuple[float, List[str]]]:
+    """Every system once: at a radius that most of them share, then those that lack it at one of theirs.
+
+    Args:
+        radii_of: name of a system -> where it was measured.
+        choose: which of several radii, given the systems at each.
+    """
+    left = [name for name, radii in radii_of.items() if radii]
+    while left:
+        radii = sorted({radius for name in left for radius in radii_of[name]})
+        at_radius = {radius: [name for name in left if radius in radii_of[name]] for radius in radii}
+        most = max(map(len, at_radius.values()))
+        radius = choose({radius: names for radius, names in at_radius.items() if len(names) == most})
+        yield radius, at_radius[radius]
+        left = [name for name in left if name not in at_radius[radius]]
 
 
-def _embeddings(sources: Sequence[Source]) -> List[TradeOff]:
-    names = system_names(found(sources, "embedding_attacks"))
+def _middle(at_radius: Dict[float, List[str]]) -> float:
+    return list(at_radius)[len(at_radius) // 2]
+
+
+def _embeddings(sources: Sequence[Source], looks: Looks) -> List[TradeOff]:
+    """At the radius at which systems are told apart best: where their mean is nearest to half the clean one."""
+    names = system_names(sources, found(sources, "embedding_attacks"), looks)
     groups: Dict[tuple, Dict[str, Dict[float, Estimate]]] = {}
     for source, place, record in _not_of_an_evaluation(sources, "embedding_attacks"):
         for own, curve in record.models.items():
             groups.setdefault((record.method, record.norm, *record.group), {})[names[source, place, own]] = dict(curve)
     results = []
     for (method, norm, *_), curves in groups.items():
-        curves = {name: curve for name, curve in curves.items() if 0.0 in curve}
-        shared = sorted(set.intersection(*(set(curve) for curve in curves.values()))) if curves else []
-        if not shared:
-            continue
-
-        def mean_at(radius: float, curves=curves) -> float:
-            return sum(curve[radius].value for curve in curves.values()) / len(curves)
-
-        radius = chosen(shared, mean_at, mean_at(0.0))
-        if radius is not None:
-            pairs = {name: (curve[0.0].times(100), curve[radius].times(100)) for name, curve in curves.items()}
-            results.append(TradeOff("clean accuracy, %", f"accuracy, %, {method} {norm}, ε = {radius:g}", pairs))
+        radii_of = {name: [radius for radius in curve if radius > 0] for name, curve in curves.items() if 0.0 in curve}
+        for radius, shared in shared_radii(radii_of, partial(_nearest_to_half, curves)):
+            pairs = {name: (curves[name][0.0].times(100), curves[name][radius].times(100)) for name in shared}
+            missing = [name for name in curves if name not in pairs]
+            words = f"accuracy, %, {method} {norm}, ε = {radius:g}"
+            results.append(TradeOff("clean accuracy, %", words, pairs, missing=missing))
     return results
 
 
-def _texts(sources: Sequence[Source]) -> List[TradeOff]:
+def _nearest_to_half(curves: Dict[str, Dict[float, Estimate]], at_radius: Dict[float, List[str]]) -> float:
+    def off(radius: float) -> float:
+        names = at_radius[radius]
+        return abs(sum(curves[n][radius].value - curves[n][0.0].value / 2 for n in names)) / len(names)
+
+    return min(at_radius, key=off)
+
+
+def _texts(sources: Sequence[Source], looks: Looks) -> List[TradeOff]:
     records = found(sources, "text_attacks")
-    names, attacks = system_names(records), attack_names(records)
+    names, attacks = system_names(sources, records, looks), attack_names(records)
     results = []
     for source, place, record in _not_of_an_evaluation(sources, "text_attacks"):
         pairs = {}
@@ -138,12 +162,14 @@ def _evaluations(sources: Sequence[Source]) -> List[TradeOff]:
     results = []
     for (part, set_name, metric, unit, better), by_radius in attacked.items():
         of_clean = next((clean[key] for key in _counterparts(part, set_name, metric) if key in clean), {})
-        radius = _middle(by_radius)
-        pairs = {n: (of_clean[n].estimate, value) for n, value in by_radius[radius].items() if n in of_clean}
-        if pairs:
+        every = dict.fromkeys(name for of_systems in by_radius.values() for name in of_systems)
+        radii_of = {n: [radius for radius, of in by_radius.items() if n in of] for n in every if n in of_clean}
+        for radius, shared in shared_radii(radii_of, _middle):
+            pairs = {name: (of_clean[name].estimate, by_radius[radius][name]) for name in shared}
             at = f", ε = {radius:g}" if radius else ""
             words = f"{part}: {set_name} {metric}{at}{f', {unit}' if unit else ''}"
-            results.append(TradeOff(next(iter(of_clean.values())).what, words, pairs, better))
+            missing = [name for name in every if name not in pairs]
+            results.append(TradeOff(next(iter(of_clean.values())).what, words, pairs, better, missing=missing))
     return results
 
 
@@ -159,30 +185,27 @@ def _counterparts(part: str, set_name: str, metric: str) -> List[Tuple[str, str,
     return [*((part, set_name, name) for name in names), ("sts", "STS-B", "spearman")]
 
 
-def _middle(by_radius: Dict[float, object]) -> float:
-    radii = sorted(by_radius)
-    return radii[len(radii) // 2]
-
-
 def _probes(sources: Sequence[Source]) -> List[TradeOff]:
     """Of runs that were measured before and after: the sentiment probe, each run and what it began from."""
-    by_radius: Dict[float, Pairs] = {}
-    befores: Dict[str, str] = {}
+    rows_of: Dict[str, Dict[float, dict]] = {}
     for one in sources:
-        rows = {} if one.run is None or not one.run.results else {row["key"]: row for row in one.run.results["rows"]}
-        if "probe@0" not in rows:
-            continue
-        for key, row in rows.items():
-            if key.startswith(_PROBE) and row["radius"]:
-                pairs = by_radius.setdefault(row["radius"], {})
-                befores[f"{one.name}, before"] = one.name
-                for side, name in (("before", f"{one.name}, before"), ("after", one.name)):
-                    pairs[name] = (_side(rows["probe@0"], side), _side(row, side))
-    radius = _middle(by_radius) if by_radius else None
-    if radius is None:
-        return []
-    under = f"sentiment probe, %, radius {radius:g}"
-    return [TradeOff("sentiment probe, clean, %", under, by_radius[radius], befores=befores)]
+        for row in [] if one.run is None or not one.run.results else one.run.results["rows"]:
+            radius = 0.0 if row["key"] == _CLEAN_PROBE else row["radius"]
+            if row["key"].startswith(_PROBE) and radius is not None:
+                rows_of.setdefault(one.name, {})[radius] = row
+    radii_of = {name: [radius for radius in rows if radius > 0] for name, rows in rows_of.items() if 0 in rows}
+    results = []
+    for radius, shared in shared_radii(radii_of, _middle):
+        pairs: Pairs = {}
+        for name in shared:
+            clean, attacked = rows_of[name][0], rows_of[name][radius]
+            for side, called in (("before", f"{name}, before"), ("after", name)):
+                pairs[called] = (_side(clean, side), _side(attacked, side))
+        befores = {f"{name}, before": name for name in shared}
+        missing = [name for name in rows_of if name not in shared]
+        under = f"sentiment probe, %, radius {radius:g}"
+        results.append(TradeOff("sentiment probe, clean, %", under, pairs, befores=befores, missing=missing))
+    return results
 
 
 def _side(row: dict, side: str) -> Estimate:

@@ -52,7 +52,8 @@ def training_section(runs: Dict[str, RunRecord]) -> List[Section]:
             )
             note = " Running means over a twelfth of the run." if is_mean else ""
             key = f"training-{metric.replace('/', '-').replace('_', '-')}"
-            charts.append(Chart(key, title, "step", title, tuple(series), f"{text}{note}").thinned())
+            chart = Chart(key, title, "step", title, tuple(series), f"{text}{note}", has_whole_x=True)
+            charts.append(chart.thinned())
     return [Section("Training", charts)] if charts else []
 
 

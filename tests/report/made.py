@@ -8,7 +8,8 @@ from fastadv.config import EvaluationConfig
 from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.geometry_of_models import write_geometry
 from fastadv.evaluation.intervals import NUM_RESAMPLES
-from fastadv.evaluation.suite_attacks import _of_text_rows
+from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.suite_attacks import _of_text_rows, plain_name
 from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers, spearman_measured
 from fastadv.evaluation.suite_parts import _GEOMETRY
 from fastadv.evaluation.suite_report import write_evaluation
@@ -66,37 +67,41 @@ def make_run(folder, num_lines=60, seed=0, objective="uscal", has_results=True):
     return folder
 
 
-def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilons=EPSILONS):
-    """attack.json as `fastadv attack` writes it, of what the report reads."""
+def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilons=EPSILONS, models=None, data="abc"):
+    """attack.json as `fastadv attack` writes it, of what the report reads; ``models`` are the names' folders."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
 
     def estimate(value):
         return {"value": value, "low": max(0.0, value - 0.04), "high": min(1.0, value + 0.04)}
 
-    models = []
-    for number, name in enumerate(names):
+    written_models = []
+    for number, (name, model) in enumerate(zip(names, models or names)):
         clean = 0.9 - 0.02 * number
         rows = [
             {"epsilon": e, "accuracy": estimate(clean * float(np.exp(-e * (3 - number / 2 + 0.1 * rng.random()))))}
             for e in epsilons
         ]
-        models.append({"name": name, "accuracy": estimate(clean), "epsilons": rows, "checks": [], "warnings": []})
+        entry = {"name": name, "model": model, "accuracy": estimate(clean), "epsilons": rows}
+        written_models.append({**entry, "checks": [], "warnings": ["it masks its gradients"] if number else []})
     settings = {"method": "pgd", "norm": "l2", "epsilons": list(epsilons), "num_steps": 10, "num_restarts": 1}
-    data = {"source": "demo:imdb", "split": "test", "num_texts": 500, "hash": "abc"}
-    written = {"kind": "attack", "versions": {}, "data": data, "settings": settings, "num_texts": 500, "models": models}
+    about = {"source": "demo:imdb", "split": "test", "num_texts": 500, "hash": data}
+    written = {"kind": "attack", "versions": {}, "data": about, "settings": settings, "num_texts": 500}
+    written["models"] = written_models
     (folder / "attack.json").write_text(json.dumps(written), encoding="utf-8")
     return folder
 
 
-def make_text_attack(folder, names=("fine-tuning", "scal"), recipe="deepwordbug", num_rows=60, seed=0):
-    """All files of an attack on texts, by its own writers."""
-    return write_text_rows(folder, {name: drawn_rows(num_rows, seed + i) for i, name in enumerate(names)}, recipe)
+def make_text_attack(folder, names=("fine-tuning", "scal"), recipe="deepwordbug", num_rows=60, seed=0, facts=None):
+    """All files of an attack on texts, by its own writers; ``facts`` has more of a model by its name."""
+    rows_of = {name: drawn_rows(num_rows, seed + i) for i, name in enumerate(names)}
+    return write_text_rows(folder, rows_of, recipe, facts)
 
 
-def write_text_rows(folder, rows_of, recipe):
+def write_text_rows(folder, rows_of, recipe, facts=None):
     """All files of an attack on texts, of the rows of each model."""
-    runs = [(name, rows, {"labels": list(LABELS)}) for name, rows in rows_of.items()]
+    facts = facts or {}
+    runs = [(name, rows, {"labels": list(LABELS), **facts.get(name, {})}) for name, rows in rows_of.items()]
     write_text_attack(folder, runs, {"recipe": recipe, "data": {"source": "demo:imdb", "split": "test"}})
     for rows, path in zip(rows_of.values(), rows_files(folder, list(rows_of))):
         write_rows(path, rows)
@@ -167,6 +172,9 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
         "seed": seed,
     }
     write_evaluation(folder, written)
-    make_geometry(folder / "geometry", models, seed)
-    make_text_attack(folder / "text-deepwordbug", models, "deepwordbug", num_rows, seed)
+    make_geometry(folder / "geometry", short_names(models), seed)
+    # Encoders are attacked with a probe on top.
+    victims = [f"{folder}/victims/{plain_name(name)}-{i:012x}" for i, name in enumerate(short_names(models))]
+    facts = {name: {"model": victim} for name, victim in zip(short_names(victims), victims)}
+    make_text_attack(folder / "text-deepwordbug", list(facts), "deepwordbug", num_rows, seed, facts)
     return folder

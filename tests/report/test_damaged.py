@@ -11,8 +11,8 @@ import pytest
 from fastadv.cli import main
 from fastadv.errors import UserError
 from fastadv.report.drawing import chart_png
-from fastadv.report.write import write_whole_report
-from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_text_attack
+from fastadv.report.write import write_report, write_whole_report
+from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_run, make_text_attack
 from tests.report.parsed_page import Page
 
 HOSTILE = (
@@ -118,6 +118,47 @@ def test_a_run_that_is_still_going_on(tmp_path, capsys):
     assert "fastadv report: metrics.jsonl: 1 line could not be read" in capsys.readouterr().err
 
 
+HUGE = "9" * 400
+"""a whole number that no float holds"""
+
+
+def test_a_number_that_no_float_holds_is_left_out(tmp_path, evaluation):
+    folder = small_run(tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(f'{{"step": 4, "loss": {HUGE}, "lr": 0.5}}\n{{"step": {HUGE}, "loss": 1.0}}\n')
+    attack = make_embedding_attack(tmp_path / "attack")
+    for path, name in ((attack / "attack.json", '"value": '), (evaluation / "evaluation.json", '"low": ')):
+        text = path.read_text()
+        assert name in text
+        path.write_text(re.sub(rf"{name}[-\d.e]+", f"{name}{HUGE}", text, count=3))
+    rewritten(evaluation / "geometry" / "geometry.json", lambda found: found.update(num_sentences=int(HUGE)))
+    page, text, notes = report(folder, attack, evaluation, out=tmp_path / "out")
+    assert len(notes) == 2 and "run: metrics.jsonl: 1 line could not be read" in notes
+    assert any(note.startswith("evaluation: geometry/geometry.json could not be read: ") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: [row.update(radius=None) for row in found["rows"] if row["key"].startswith("retrieval@")],
+        lambda found: found.update(warnings=None),
+        lambda found: found.update(warnings=5),
+        lambda found: found.update(warnings=[3]),
+        lambda found: found["rows"][0].update(before=int(HUGE)),
+        lambda found: found.update(radii=[int(HUGE)]),
+        lambda found: found.update(rows=None),
+    ],
+)
+def test_damaged_results_of_a_run_are_a_note_or_left_out(tmp_path, change):
+    folder = make_run(tmp_path / "run", 20)
+    rewritten(folder / "results.json", change)
+    page, text, notes = report(folder, out=tmp_path / "out")
+    is_known = "sentiment probe" in text
+    assert notes == ([] if is_known else ["results.json is not what a run leaves"])
+    # As the run itself does at its end.
+    write_report(folder)
+
+
 def test_a_run_that_has_logged_nothing_yet(tmp_path):
     folder = small_run(tmp_path / "run")
     (folder / "metrics.jsonl").write_text("")
@@ -209,8 +250,8 @@ def test_hostile_names_are_text_wherever_they_stand(tmp_path, monkeypatch):
     assert "\u202e" not in text
     # Nothing may leave the page, whatever a name says.
     assert all(link.startswith("#") for link in page.links)
-    summary = (tmp_path / "out" / "summary.md").read_text(encoding="utf-8")
-    assert "<script>" not in summary and "](javascript" not in summary.replace("\\]", "")
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "<script>" not in markdown and "](javascript" not in markdown.replace("\\]", "")
 
 
 def test_a_folder_of_a_hostile_name_alone(tmp_path):

@@ -2,10 +2,12 @@
 
 import csv
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.report.chart import CSV_COLUMNS, MAX_POINTS, Chart, Point, Series, line_series
 from fastadv.report.content import content_of
 from fastadv.report.drawing import chart_png, chart_svg, drawn_names
@@ -13,12 +15,16 @@ from fastadv.report.sources import read_sources
 from fastadv.report.table import Estimate
 from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_run, make_text_attack
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 @pytest.fixture(scope="module")
 def charts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("all")
     folders = [make_run(folder / "runs" / name, 700, seed, name) for seed, name in enumerate(("simcse", "uscal"))]
     folders.append(make_embedding_attack(folder / "attack"))
+    for norm in ("l2", "linf"):
+        folders.append(make_embedding_attack(folder / norm, epsilons=AttackSettings(norm=norm).epsilons, data=norm))
     folders.append(make_text_attack(folder / "fooler", recipe="textfooler"))
     folders += [make_geometry(folder / "geometry"), make_evaluation(folder / "evaluation")]
     found = content_of(read_sources(folders)).charts
@@ -49,19 +55,24 @@ def drawn_points(svg, number, is_line):
 
 
 def ticks(svg, axis):
-    """[(value, place)] of the labelled ticks of an axis."""
+    """[(value, place)] of the labelled ticks of an axis: each is a group, and one without a label has no text."""
     found = []
-    for group in re.findall(rf'<g id="[^"]*{axis}tick_\d+">(.*?</text>)', svg, re.DOTALL):
-        at = re.search(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', group)
-        label = re.sub(r"<[^>]*>", "", re.search(r"<text[^>]*>.*?</text>", group, re.DOTALL)[0]).strip()
-        found.append((label.replace("−", "-"), float(at[1 if axis == "x" else 2])))
-    return [(float(label), place) for label, place in found if re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", label)]
+    for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
+        if not re.search(rf"(^|-){axis}tick_\d+$", group.get("id", "")):
+            continue
+        label = "".join(text for one in group.iter(f"{SVG}text") for text in one.itertext()).strip().replace("−", "-")
+        if re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", label):
+            found.append((float(label), float(next(group.iter(f"{SVG}use")).get(axis))))
+    return found
 
 
 def places(svg, axis, values, is_root):
     """Where the ticks say that values lie."""
     known = np.array(ticks(svg, axis))
-    assert len(known) >= 2
+    if len(known) == 1:
+        # Of one step there is one tick.
+        assert set(values) == {known[0, 0]}
+        return np.full(len(values), known[0, 1])
     scale = np.sqrt if is_root else np.asarray
     slope, shift = np.polyfit(scale(known[:, 0]), known[:, 1], 1)
     return slope * scale(values) + shift
@@ -88,7 +99,7 @@ def test_every_point_lies_where_the_csv_says(charts, tmp_path):
 
 def test_a_moved_point_is_seen(charts, tmp_path):
     """The check above fails for a CSV of other points."""
-    chart = next(chart for chart in charts if chart.key == "accuracy-epsilon")
+    chart = next(chart for chart in charts if chart.key == "accuracy-epsilon-1")
     svg = chart_svg(chart, chart.key)
     expected = read_csv(chart, tmp_path)[chart.series[0].name]
     drawn = drawn_points(svg, 0, True)
@@ -145,6 +156,57 @@ def test_equal_charts_give_equal_bytes(charts, tmp_path):
     assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
     assert (tmp_path / "1.png").read_bytes().startswith(b"\x89PNG")
     assert chart_svg(charts[0], "a") == chart_svg(charts[0], "a")
+
+
+def x_ticks(x, **how):
+    """Labels and places, as shares of the axis, of a line through points at ``x``; and where the points are."""
+    points = tuple(Point(Estimate(float(at)), Estimate(1.0 + i)) for i, at in enumerate(x))
+    svg = chart_svg(Chart("k", "t", "x", "y", (Series("a", points),), **how), "k")
+    # The axis itself: its patch is the first path of the axes.
+    left, right = map(float, re.search(r'patch_1"><path d="M ([\d.]+) [\d.]+L([\d.]+) ', svg).groups())
+    drawn = (drawn_points(svg, 0, True)[:, 0] - left) / (right - left)
+    found = ticks(svg, "x")
+    return [value for value, _ in found], [(at - left) / (right - left) for _, at in found], drawn
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_the_radii_of_an_attack_are_told_by_their_labels(norm):
+    radii = (0.0, *AttackSettings(norm=norm).epsilons)
+    labels, at, drawn = x_ticks(radii, has_root_scale=True)
+    # 0.075 lies too near to 0.1, which is shorter.
+    assert labels == [radius for radius in radii if radius not in (0.075, 0.00075)]
+    assert at[0] == pytest.approx(0, abs=0.01) and min(np.diff(at)) > 0.1 and at[-1] > 0.9
+    assert at == pytest.approx([drawn[radii.index(label)] for label in labels], abs=0.01)
+
+
+def test_a_root_scale_begins_at_a_point_at_0_however_many_there_are():
+    for num in (2, 13, 21, 40):
+        labels, at, drawn = x_ticks(np.arange(num) / 20, has_root_scale=True)
+        assert labels[0] == 0 and labels[-1] == pytest.approx((num - 1) / 20) and min(np.diff(at)) > 0.094
+        assert drawn[0] == pytest.approx(0, abs=0.01) and min(drawn) > -0.01
+    labels, _, drawn = x_ticks([0.0], has_root_scale=True)
+    assert labels == [0] and drawn[0] == pytest.approx(0, abs=0.01)
+
+
+def test_steps_have_whole_ticks_over_the_whole_panel():
+    assert x_ticks([20], has_whole_x=True)[0] == [20]
+    labels, _, drawn = x_ticks([900, 950, 1000], has_whole_x=True)
+    assert {900, 1000} <= set(labels) and drawn[0] < 0.1 and drawn[-1] > 0.9
+    for steps in (range(1, 11), range(1_234_567, 1_234_640, 3), range(100_000, 4_000_000, 100_000), (1, 2)):
+        labels, at, _ = x_ticks(steps, has_whole_x=True)
+        assert len(labels) >= 2 and all(label == round(label) for label in labels) and len(set(labels)) == len(labels)
+        assert len(set(np.diff(labels))) == 1 and min(np.diff(at)) > 0.05 * len(str(int(max(labels)))) ** 0.5
+
+
+def test_ticks_that_are_a_tenth_apart_keep_their_labels():
+    for scale in (1, 0.1):
+        assert x_ticks(scale * np.arange(11))[0] == pytest.approx(scale * np.arange(11))
+    # Two values are never one label.
+    labels = x_ticks([0, 1234580.25, 2469160.5])[0]
+    assert labels == [0, 1234580.25, 2469160.5] or len(set(labels)) == 3
+    y = tuple(Point(Estimate(float(i)), Estimate(1234580 + i / 100)) for i in range(3))
+    known = ticks(chart_svg(Chart("k", "t", "x", "y", (Series("a", y),)), "k"), "y")
+    assert len({label for label, _ in known}) == len(known) >= 3
 
 
 def test_one_point_and_equal_points_are_drawn():

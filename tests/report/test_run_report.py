@@ -2,13 +2,17 @@
 
 import json
 import re
+import time
 
+import numpy as np
 import pytest
 
 from fastadv.evaluation.charts import running_mean
+from fastadv.report.content import content_of
 from fastadv.report.run_record import read_series
+from fastadv.report.sources import read_sources
 from fastadv.report.write import write_report
-from tests.report.made import results_of_a_run
+from tests.report.made import make_run, results_of_a_run
 from tests.report.parsed_page import Page
 
 
@@ -119,3 +123,41 @@ def test_running_mean():
     values = list(range(48))
     smooth = running_mean(values)
     assert len(smooth) == 48 and smooth[10] == 10 and smooth[0] == 1
+
+
+@pytest.mark.parametrize("num", [24, 25, 47, 48, 71, 72, 100, 1013])
+def test_running_means_are_those_of_their_windows_whatever_lies_outside(num):
+    rng = np.random.default_rng(num)
+    values = rng.normal(size=num)
+    values[rng.integers(num, size=3)] = 1e15
+    half = num // 24
+    expected = [np.mean(values[max(0, i - half) : i + half + 1]) for i in range(num)]
+    np.testing.assert_allclose(running_mean(values.tolist()), expected, rtol=1e-12)
+
+
+def test_running_means_of_a_long_run_take_no_time():
+    started = time.process_time()
+    smooth = running_mean([1.0] * 400_000)
+    # A window at a time: a minute.
+    assert time.process_time() - started < 2 and set(smooth) == {1.0}
+
+
+def test_of_several_runs_the_only_one_measured_is_named_and_has_its_colour(tmp_path):
+    make_run(tmp_path / "first", 20, has_results=False)
+    make_run(tmp_path / "second", 20)
+    content = content_of(read_sources([tmp_path / "first", tmp_path / "second"]))
+    charts = [chart for chart in content.charts if chart.key.startswith("under-attack")]
+    assert len(charts) == 2
+    for chart in charts:
+        assert [(one.name, one.look, one.is_open) for one in chart.series] == [
+            ("second", 1, False),
+            ("second, before", 1, True),
+        ]
+
+
+def test_runs_of_one_model_share_what_was_measured_before_them(tmp_path):
+    for name in ("first", "second"):
+        make_run(tmp_path / name, 20)
+    content = content_of(read_sources([tmp_path / "first", tmp_path / "second"]))
+    (chart,) = (chart for chart in content.charts if chart.key == "under-attack-retrieval")
+    assert [(one.name, one.is_open) for one in chart.series] == [("first", False), ("second", False), ("before", True)]

@@ -2,11 +2,20 @@
 
 import csv
 import json
+import re
+import time
 
 import pytest
+from matplotlib.font_manager import FontEntry
 
-from fastadv.report.content import content_of
+from fastadv.report import drawing
+from fastadv.report.chart import Chart
+from fastadv.report.config_section import as_text, flattened
+from fastadv.report.content import _with_own_keys, content_of
+from fastadv.report.section import Section
+from fastadv.report.shown_text import marked
 from fastadv.report.sources import read_sources
+from fastadv.report.table import Table
 from tests.evaluation.attacked_rows import made_row
 from tests.report.made import make_geometry, make_text_attack, write_text_rows
 
@@ -79,6 +88,73 @@ def test_equal_configurations_say_so(tmp_path):
     assert all(one.key != "config-differences" for one in found.tables)
     (section,) = (section for section in found.sections if section.title == "Configuration")
     assert "No value differs" in section.parts[1].text
+
+
+def test_long_values_are_compared_whole_and_cut_for_display(tmp_path):
+    names = [f"text-{i}" for i in range(200)]
+    configs = [f"data: [{', '.join([*names, end])}]\nsame: [{', '.join(names)}]\n" for end in ("first", "second")]
+    found = content(*(write_run(tmp_path / f"run{i}", config=config) for i, config in enumerate(configs)))
+    ((name, *cells),) = table(found, "config-differences").rows
+    assert name == "data" and all(len(cell) <= 302 and cell.startswith("…") for cell in cells)
+    assert cells[0].endswith("'first']") and cells[1].endswith("'second']")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "\n".join(
+            ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+            + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 20)]
+        ),
+        "objective: &a [*a, *a]\nencoder: {model: &m {x: *m, y: *m}}\n",
+        "a: &a {b: *a}\n",
+        f"a: 0x{'f' * 5000}\nobjective: 0x{'f' * 5000}\n",
+        "a: !!pairs [b: 1, c: 2]\ne: []\n",
+    ],
+)
+def test_a_config_that_repeats_itself_endlessly_is_read_to_an_end(tmp_path, config):
+    started = time.process_time()
+    folders = [write_run(tmp_path / name, config=f"{config}\nlast: {name}\n") for name in ("first", "second")]
+    found = content(*folders)
+    assert time.process_time() - started < 10
+    # Names within names of themselves take all that are shown.
+    assert "{" in config or "last" in {row[0] for row in table(found, "config-differences").rows}
+    for folder in folders:
+        content(folder)
+
+
+def test_text_of_a_config_is_as_python_has_it():
+    for value in ([], {}, [1, "a", None, [2.5, {"b": [True]}]], "text", {"a": {"b": "c'"}}, -3, 0.1):
+        assert as_text(value, 1000) == str(value) and as_text(value, 2) == str(value)[:2]
+    assert flattened({"a": {"b": [1, 2]}, "c": None, "d": {}}) == {"a.b": "[1, 2]", "c": "", "d": "{}"}
+
+
+def test_tables_and_charts_of_one_key_are_numbered_past_those_that_have_the_number():
+    tables = [Table(key, "", [], []) for key in ("x", "x", "x-no2", "x", "x-no2")]
+    (section,) = _with_own_keys([Section("", [*tables, Chart("x", "", "", "", ())])])
+    keys = [part.key for part in section.parts]
+    assert len(set(keys[:5])) == 5 and keys[:2] == ["x", "x-no2"] and keys[5] == "x"
+
+
+def test_texts_are_cut_at_words_and_no_change_comes_of_it():
+    words = [f"word{i}" for i in range(2000)]
+    before, changed = " ".join(words), [*words]
+    changed[3] = "something-much-longer"
+    after = " ".join(changed)
+    shown = marked(before, after, 4000)
+    assert shown.count("<del>") == shown.count("<ins>") == 1 and "<del>word3</del>" in shown and "…</bdi>" in shown
+    for most in range(40, 80):
+        shown = marked(before, after, most)
+        assert re.findall("<(?:del|ins)>(.*?)</", shown) in (["word3", "something-much-longer"], [])
+    assert marked("a b", "a c", 4000) == marked("a b", "a c") == "<bdi>a <del>b</del> <ins>c</ins></bdi>"
+    # One word that is longer than all that is looked at.
+    assert "<del>" not in marked("n" * 50 + "x", "n" * 50 + "y", 40)
+
+
+def test_letters_that_matplotlibs_own_font_lacks_are_drawn_in_one_that_is_installed(monkeypatch):
+    fonts = [FontEntry(name=name) for name in ("DejaVu Sans", "Noto Sans CJK SC")]
+    monkeypatch.setattr("fastadv.report.drawing.fontManager.ttflist", fonts)
+    assert drawing._families.__wrapped__() == ["sans-serif", "Noto Sans CJK SC"]
 
 
 def write_attack(folder, recipe, outcomes):

@@ -10,8 +10,10 @@ from fastadv.evaluation.suite_attacks import _of_measurement
 from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
 from fastadv.evaluation.suite_report import write_evaluation
 from fastadv.evaluation.text_attack_report import json_ready
+from fastadv.report.before_after_section import LOOK_BEFORE
 from fastadv.report.content import content_of
 from fastadv.report.sources import read_sources
+from fastadv.report.trade_off_section import shared_radii
 from tests.report.made import make_embedding_attack, make_evaluation, make_run, make_text_attack
 
 SYSTEMS = (System("simcse", ("a",)), System("uscal", ("b",)))
@@ -140,6 +142,53 @@ def test_runs_are_set_against_what_they_began_from(tmp_path):
     ((title, chart),) = charts.items()
     assert "sentiment probe" in title
     assert {one.name for one in chart.series} == {"one", "one, before", "two", "two, before"}
+
+
+def test_runs_of_other_radii_each_have_their_place(tmp_path):
+    """Where none is shared each is drawn at its own, and said to be missing at the other's."""
+    folders = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two", "three"))]
+    found = json.loads((folders[1] / "results.json").read_text())
+    for row in found["rows"]:
+        if row["key"] in ("probe@0.025", "probe@0.05"):
+            row["radius"] = {0.025: 0.1, 0.05: 0.2}[row["radius"]]
+            row["key"] = f"probe@{row['radius']:g}"
+    (folders[1] / "results.json").write_text(json.dumps(found))
+    charts, table = trade_off(*folders)
+    first, second = charts.values()
+    assert {one.name for one in first.series} == {"one", "one, before", "three", "three, before"}
+    assert {one.name for one in second.series} == {"two", "two, before"}
+    assert "Not measured here, or not without the attack: two." in first.caption
+    assert "Not measured here, or not without the attack: one, three." in second.caption
+    assert {row[0] for row in table.rows} == {f"{n}{b}" for n in ("one", "two", "three") for b in ("", ", before")}
+
+
+def test_the_radius_is_one_that_most_systems_share():
+    radii = {"a": [0.1, 0.2, 0.4], "b": [0.2, 0.4, 0.8], "c": [0.2, 1.0], "d": [], "e": [3.0]}
+    assert list(shared_radii(radii, lambda at: max(at))) == [(0.2, ["a", "b", "c"]), (3.0, ["e"])]
+
+
+def test_attacks_of_other_radii_and_systems_without_a_clean_number_are_not_left_out_silently(tmp_path):
+    folders = [
+        make_embedding_attack(tmp_path / name, (name,), epsilons=radii)
+        for name, radii in (("first", (0.1, 0.2)), ("second", (0.3, 0.5)))
+    ]
+    charts, table = trade_off(*folders)
+    assert [[one.name for one in chart.series] for chart in charts.values()] == [["first"], ["second"]]
+    assert [row[0] for row in table.rows] == ["first", "second"]
+    quantity = Quantity("embeddings", "held-out", "retrieval@1", 0.1, "%")
+    clean = Quantity("sts", "STS-B", "spearman")
+    measured = [*of_both(quantity, 80.0, 70.0), Measured(clean, "a", 75.0, 74.0, 76.0, 9)]
+    measured.append(Measured(clean, "b", None, why="no such file"))
+    charts, _ = trade_off(write_measured(tmp_path / "e", measured))
+    (chart,) = charts.values()
+    assert [one.name for one in chart.series] == ["simcse"] and "without the attack: uscal." in chart.caption
+
+
+def test_a_run_alone_beside_an_attack_has_its_two_colours(tmp_path):
+    run, attack = make_run(tmp_path / "run"), make_embedding_attack(tmp_path / "attack")
+    content = content_of(read_sources([run, attack]))
+    befores = {one.look for chart in content.charts for one in chart.series if "before" in one.name}
+    assert befores == {LOOK_BEFORE}
 
 
 def test_an_unknown_side_is_no_number_of_this_version(tmp_path):

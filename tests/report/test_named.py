@@ -1,0 +1,146 @@
+"""A model is called and drawn as the system or the run that it is of, in every section."""
+
+import json
+
+import pytest
+
+from fastadv.evaluation.text_attack_control import AttackedModel
+from fastadv.evaluation.text_attack_findings import findings, renamed
+from fastadv.evaluation.text_attack_rows import SUCCEEDED
+from fastadv.report.content import content_of
+from fastadv.report.named import Looks, found, looks_of, system_names
+from fastadv.report.sources import read_sources
+from tests.evaluation.attacked_rows import made_row
+from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_run, make_text_attack
+
+
+def series_of(content):
+    """(key of the chart, name) -> look, of all charts."""
+    return {(chart.key, one.name): one.look for chart in content.charts for one in chart.series}
+
+
+def looks(content, name):
+    return {look for (_, one), look in series_of(content).items() if one == name}
+
+
+def test_models_of_one_seed_have_their_systems_name_and_look_everywhere(tmp_path):
+    folder = make_evaluation(tmp_path / "evaluation", num_rows=20, num_seeds=1)
+    content = content_of(read_sources([folder]))
+    names = {name for _, name in series_of(content)}
+    assert names == {"simcse", "uscal"} and looks(content, "simcse") == {0} and looks(content, "uscal") == {1}
+    assert {"alignment-uniformity", "queries-accuracy-drop"} <= {key for key, _ in series_of(content)}
+    for table in content.tables:
+        if table.columns[0].name == "model":
+            assert {row[0] for row in table.rows} == {"simcse", "uscal"}
+        elif table.key == "text-changes":
+            assert {row[1] for row in table.rows} == {"simcse", "uscal"}
+
+
+def test_seeds_of_a_system_are_told_apart_and_share_its_look(tmp_path):
+    folder = make_evaluation(tmp_path / "evaluation", num_rows=20, num_seeds=2)
+    content = content_of(read_sources([folder]))
+    seeds = {f"{system} ({system}-{i})" for system in ("simcse", "uscal") for i in (0, 1)}
+    for key in ("alignment-uniformity", "queries-accuracy-drop"):
+        of_chart = {name: look for (one, name), look in series_of(content).items() if one == key}
+        assert set(of_chart) == seeds
+        assert {name.split()[0]: look for name, look in of_chart.items()} == {"simcse": 0, "uscal": 1}
+        assert all(look == {"simcse": 0, "uscal": 1}[name.split()[0]] for name, look in of_chart.items())
+
+
+@pytest.mark.parametrize("where", ["absolute", "from here", "from elsewhere"])
+def test_an_attack_on_a_runs_model_is_called_as_the_run(tmp_path, monkeypatch, where):
+    runs = [make_run(tmp_path / "runs" / name, 20, seed) for seed, name in enumerate("ab")]
+    if where == "from here":
+        monkeypatch.chdir(tmp_path)
+        for run in runs:
+            (run / "model").mkdir()
+    models = [f"{'' if where != 'absolute' else tmp_path}/runs/{name}/model".lstrip("/") for name in "ab"]
+    models = [f"/{model}" for model in models] if where == "absolute" else models
+    folders = [make_embedding_attack(tmp_path / "attack", models[1:], models=models[1:])]
+    folders.append(make_geometry(tmp_path / "geometry", ["demo:minilm", *models]))
+    facts = {"a": {"model": models[0]}, "b": {"model": models[1]}}
+    facts["a, bias of b"] = {"control": {"baseline": "a", "robust": "b"}}
+    folders.append(make_text_attack(tmp_path / "texts", list(facts), num_rows=20, facts=facts))
+    content = content_of(read_sources([*reversed(runs), *folders]))
+    assert looks(content, "b") == {0} and looks(content, "a") == {1}
+    by_chart = {}
+    for key, name in series_of(content):
+        by_chart.setdefault(key, set()).add(name)
+    assert by_chart["accuracy-epsilon"] == {"b"} and by_chart["alignment-uniformity"] == {"demo:minilm", "a", "b"}
+    assert by_chart["queries-accuracy-drop"] == {"a", "b", "a, bias of b"}
+
+
+def test_a_model_called_model_is_no_runs_and_other_folders_keep_their_names(tmp_path):
+    run = make_run(tmp_path / "runs" / "a", 20)
+    models = ["model", "other/a/model"]
+    attack = make_embedding_attack(tmp_path / "attack", models, models=models)
+    content = content_of(read_sources([run, attack]))
+    names = {name for key, name in series_of(content) if key == "accuracy-epsilon"}
+    assert "a" not in names and len(names) == 2
+
+
+def test_a_system_of_one_model_that_is_a_run_on_the_page_looks_like_it(tmp_path):
+    folder = make_evaluation(tmp_path / "evaluation", ("simcse", "robust"), num_rows=20, num_seeds=1)
+    written = json.loads((folder / "evaluation.json").read_text())
+    for system, name in zip(written["systems"], ("a", "b")):
+        system["models"] = [f"runs/{name}/model"]
+    (folder / "evaluation.json").write_text(json.dumps(written))
+    runs = [make_run(tmp_path / "runs" / name, 20, seed) for seed, name in enumerate("ba")]
+    attack = make_embedding_attack(tmp_path / "attack", ["x", "y"], models=["runs/a/model", "runs/b/model"])
+    content = content_of(read_sources([*runs, folder, attack]))
+    assert looks(content, "b") == looks(content, "robust") == {0}
+    assert looks(content, "a") == looks(content, "simcse") == {1}
+    # What an evaluation has a name for has that name.
+    assert {name for key, name in series_of(content) if key == "accuracy-epsilon"} == {"simcse", "robust"}
+    warnings = [part.text for section in content.sections for part in section.parts if "masks its" in str(part)]
+    assert warnings and "robust: it masks its gradients" in warnings[0]
+
+
+def test_two_records_of_one_attack_on_one_system_are_told_apart_in_its_look(tmp_path):
+    run = make_run(tmp_path / "runs" / "a", 20)
+    folders = [
+        make_embedding_attack(tmp_path / name, ["a"], epsilons=radii, models=["runs/a/model"])
+        for name, radii in (("first", (0.1, 0.2)), ("second", (0.3, 0.5)))
+    ]
+    sources = read_sources([run, *folders])
+    given = Looks(["other", "a"])
+    names = system_names(sources, found(sources, "embedding_attacks"), given)
+    assert list(names.values()) == ["first: a", "second: a"]
+    assert [given.of(name) for name in names.values()] == [1, 1] and looks_of(sources).of("a") == 0
+
+
+def test_names_of_two_evaluations_and_of_odd_records_stay_apart(tmp_path):
+    folders = [make_evaluation(tmp_path / name, num_rows=20, num_seeds=1) for name in ("first", "second")]
+    content = content_of(read_sources(folders))
+    assert {name for key, name in series_of(content) if key == "queries-accuracy-drop"} == {
+        f"{where}: {system}" for where in ("first", "second") for system in ("simcse", "uscal")
+    }
+    # Two models that would be the same system's one model.
+    attack = make_embedding_attack(tmp_path / "attack", ["x", "y"], models=["runs/simcse-0/model"] * 2)
+    content = content_of(read_sources([folders[0], attack]))
+    assert {name for key, name in series_of(content) if key == "accuracy-epsilon"} == {"x", "y"}
+
+
+def test_what_is_significant_is_said_by_the_pages_names():
+    """Of every verdict, of names that are words of the sentences and parts of each other."""
+
+    def said(names, wins, at_control):
+        rows = [
+            [made_row(i, SUCCEEDED if i < num else "failed", num_words_changed=1) for i in range(60)]
+            for num in (40, wins, at_control)
+        ]
+        control = {"control": {"baseline": names[0], "robust": names[1]}}
+        runs = [(names[0], rows[0], {}), (names[1], rows[1], {})]
+        runs.append((f"{names[0]}, bias of {names[1]}", rows[2], control))
+        return [one["sentence"] for one in findings([AttackedModel(*run) for run in runs])]
+
+    own, other = ("a", "a b"), ("simcse (seed 0)", "falls on")
+    for wins, at_control in ((40, 40), (10, 40), (10, 10), (55, 40), (10, 0)):
+        sentences, expected = said(own, wins, at_control), said(other, wins, at_control)
+        assert [renamed(sentence, dict(zip(own, other))) for sentence in sentences] == expected
+    skipped, failed = ([made_row(i, outcome) for i in range(3)] for outcome in ("skipped", "failed"))
+    (first, *_), (wanted, *_) = (
+        [f["sentence"] for f in findings([AttackedModel(names[0], skipped), AttackedModel(names[1], failed)])]
+        for names in (own, other)
+    )
+    assert renamed(first, dict(zip(own, other))) == wanted and renamed(first, {}) == first
