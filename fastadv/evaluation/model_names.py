@@ -1,6 +1,6 @@
 """What models and runs are called in tables."""
 
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from fastadv.errors import UserError
 
@@ -28,6 +28,19 @@ def names_of(models: Sequence[str], names: Optional[Sequence[str]] = None) -> Li
     if len(names) != len(models) or len(set(names)) < len(names):
         raise UserError(f"names {', '.join(names)}: expected one for each of {len(models)} models, each once")
     return list(names)
+
+
+def names_of_seeds(systems: Dict[str, Sequence[str]]) -> List[str]:
+    """Every model of ``systems`` (name → its models) in order: the system's name, and of several what tells them apart.
+
+    Where two would be called alike, all are called as `short_names` has it.
+    """
+    names: List[str] = []
+    for system, models in systems.items():
+        names += [system] if len(models) == 1 else [f"{system}/{seed}" for seed in short_names(models)]
+    if len(set(names)) < len(names):
+        return short_names([model for models in systems.values() for model in models])
+    return names
 
 
 def plain_name(name: str) -> str:

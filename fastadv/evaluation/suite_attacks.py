@@ -22,9 +22,7 @@ from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite_models import SuiteModel, at_shortest
 from fastadv.evaluation.suite_numbers import Quantity
 from fastadv.evaluation.suite_parts import Found, PartData, check_each, sha256_of, those_that_can, write_json
-from fastadv.evaluation.suite_rows import fooling_radii, set_name, share_measured
-from fastadv.evaluation.suite_rows import of_measurement as _of_measurement
-from fastadv.evaluation.suite_rows import of_text_rows as _of_text_rows
+from fastadv.evaluation.suite_rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
 from fastadv.evaluation.text_attack import TextAttackSettings
 from fastadv.evaluation.text_attack_report import REPORT_FILES, version_of
 from fastadv.evaluation.text_attack_rows import read_rows
@@ -151,7 +149,7 @@ class EmbeddingPart:
             held_out, values[model.model] = drawn, of_model
             found.warnings += masking_warnings(model.name, of_model, self.of_encoders)
         for model, of_model in values.items():
-            found.measured += list(_of_measurement(self.name, set_name(self.of_encoders.held_out), model, of_model))
+            found.measured += list(of_measurement(self.name, set_name(self.of_encoders.held_out), model, of_model))
         shown = {m: {q: float(v.mean()) for q, v in of.items() if q != "vectors"} for m, of in values.items()}
         write_json(out / "encoders.json", {"settings": vars(self.of_encoders), "models": shown})
         found.files.append("encoders.json")
@@ -250,7 +248,7 @@ class TextPart:
         paths = rows_files(out, [entry["name"] for entry in results["models"]])
         measured = []
         for model, path in zip(usable, paths):
-            measured += _of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
+            measured += of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
         files = [*REPORT_FILES, *(path.name for path in paths)]
         protocol = {**self.settings(), "controls": results["findings"], "sha256_of_probe_texts": data.beside}
         return Found(measured, files, protocol, whys, baseline=usable[0].name if len(usable) > 1 else None)

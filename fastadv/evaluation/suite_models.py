@@ -9,7 +9,7 @@ import numpy as np
 
 from fastadv.errors import UserError
 from fastadv.evaluation.attack_parts import fingerprint
-from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.model_names import names_of_seeds, short_names
 from fastadv.evaluation.suite_numbers import System
 from fastadv.evaluation.vector_cache import model_fingerprint
 
@@ -125,12 +125,7 @@ def find_models(systems: Sequence[System], pooling: Optional[str], max_length: O
         UserError: a model that is not there, too short, or not pooled as named or known.
     """
     every = [model for system in systems for model in system.models]
-    names: List[str] = []
-    for system in systems:
-        is_one = len(system.models) == 1
-        names += [system.name] if is_one else [f"{system.name}/{seed}" for seed in short_names(system.models)]
-    if len(set(names)) < len(names):
-        names = short_names(every)
+    names = names_of_seeds({system.name: system.models for system in systems})
     return [_found(model, name, pooling, max_length) for model, name in zip(every, names)]
 
 

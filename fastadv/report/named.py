@@ -1,20 +1,16 @@
 """One name and one look for every system of the page, so that it is called and drawn alike in all sections.
 
-Records of attacks and geometries know models by their folders. An evaluation says which system a model is a seed of; a
-run on the page is known by its own folder.
+Records of attacks and geometries know models by their folders, those of an evaluation's parts by its names. An
+evaluation says which system a model is a seed of; a run on the page is known by its own folder.
 """
 
 import os.path
-import re
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from fastadv.evaluation.model_names import short_names
+from fastadv.evaluation.model_names import names_of_seeds, short_names
 from fastadv.report.records import EmbeddingAttack, Evaluation, Geometry, TextAttack
 from fastadv.report.sources import Source
-
-_PROBED = re.compile(r"(.+)-[0-9a-f]{12}", re.DOTALL)
-"""the folder that `fastadv evaluate all` makes of an encoder with a probe on top"""
 
 
 class Found(NamedTuple):
@@ -124,10 +120,10 @@ def _known(sources: Sequence[Source], one: Found, own: str, folder: str) -> Opti
     for source, evaluation in sorted(evaluations, key=lambda pair: pair[0] != one.source):
         is_part = source == one.source and one.place != ""
         every = [(system, model) for system, models in evaluation.systems.items() for model in models]
-        short = short_names([model for _, model in every]) if every else []
         at = [i for i, (_, model) in enumerate(every) if _is_same(model, folder)]
         if not at and is_part:
-            at = [i for i, name in enumerate(short) if own == name or _is_probe_of(name, folder)]
+            # Of an encoder with a probe on top, and in geometries, the folder is another or none.
+            at = [i for i, name in enumerate(names_of_seeds(evaluation.systems)) if own == name]
         if len(at) == 1:
             system, model = every[at[0]]
             name = system_name(source, system, evaluations)
@@ -137,14 +133,6 @@ def _known(sources: Sequence[Source], one: Found, own: str, folder: str) -> Opti
             return f"{name} ({short_names(models)[models.index(model)]})", name
     run = _run_of(sources, folder)
     return None if run is None else (run, run)
-
-
-def _is_probe_of(name: str, folder: str) -> bool:
-    """Whether a folder is that of the encoder called ``name`` with a probe."""
-    from fastadv.evaluation.suite_attacks import plain_name
-
-    probed = _PROBED.fullmatch(os.path.basename(folder.rstrip("/")))
-    return probed is not None and probed[1] == plain_name(name)
 
 
 def _run_of(sources: Sequence[Source], folder: str) -> Optional[str]:

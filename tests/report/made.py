@@ -8,11 +8,11 @@ from fastadv.config import EvaluationConfig
 from fastadv.evaluation.before_after import compare
 from fastadv.evaluation.geometry_of_models import write_geometry
 from fastadv.evaluation.intervals import NUM_RESAMPLES
-from fastadv.evaluation.model_names import short_names
-from fastadv.evaluation.suite_attacks import _of_text_rows, plain_name
+from fastadv.evaluation.model_names import names_of_seeds, plain_name
 from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers, spearman_measured
 from fastadv.evaluation.suite_parts import _GEOMETRY
 from fastadv.evaluation.suite_report import write_evaluation
+from fastadv.evaluation.suite_rows import of_text_rows
 from fastadv.evaluation.text_attack_report import json_ready
 from fastadv.evaluation.text_attack_report import write_report as write_text_attack
 from fastadv.evaluation.text_attack_rows import write_rows
@@ -147,7 +147,7 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
                 )
             )
         rows_of[model] = drawn_rows(num_rows, seed + i)
-        measured += _of_text_rows("text-deepwordbug", "demo:imdb", model, rows_of[model])
+        measured += of_text_rows("text-deepwordbug", "demo:imdb", model, rows_of[model])
     named = [System(name, tuple(models[i * num_seeds : (i + 1) * num_seeds])) for i, name in enumerate(systems)]
     found = all_numbers(named, measured, seed)
     parts = {"sts": "done", "embeddings": "done", "geometry": "done", "text-deepwordbug": "done", "transfer": "n/a"}
@@ -172,9 +172,9 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
         "seed": seed,
     }
     write_evaluation(folder, written)
-    make_geometry(folder / "geometry", short_names(models), seed)
+    names = names_of_seeds({one.name: one.models for one in named})
+    make_geometry(folder / "geometry", names, seed)
     # Encoders are attacked with a probe on top.
-    victims = [f"{folder}/victims/{plain_name(name)}-{i:012x}" for i, name in enumerate(short_names(models))]
-    facts = {name: {"model": victim} for name, victim in zip(short_names(victims), victims)}
+    facts = {name: {"model": f"{folder}/victims/{plain_name(name)}-{i:012x}"} for i, name in enumerate(names)}
     make_text_attack(folder / "text-deepwordbug", list(facts), "deepwordbug", num_rows, seed, facts)
     return folder

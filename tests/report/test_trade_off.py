@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fastadv.errors import UserError
-from fastadv.evaluation.suite_attacks import _of_measurement
 from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
 from fastadv.evaluation.suite_report import write_evaluation
+from fastadv.evaluation.suite_rows import of_measurement
 from fastadv.evaluation.text_attack_report import json_ready
 from fastadv.report.before_after_section import LOOK_BEFORE
 from fastadv.report.content import content_of
@@ -109,7 +109,7 @@ def test_encoders_are_set_against_their_own_probe_without_attack(tmp_path):
     for model in ("a", "b"):
         names = ("retrieval@0.1", "centred_cosine@0.1", "probe@0", "probe@0.025", "probe@0.05", "probe_misspelt")
         values = {name: (rng.random(40) < 0.7).astype(float) for name in names}
-        measured += list(_of_measurement("embeddings", "demo:held-out", model, values))
+        measured += list(of_measurement("embeddings", "demo:held-out", model, values))
     charts, _ = trade_off(write_measured(tmp_path / "e", measured))
     # Nothing clean is there for retrieval: no STS-B was measured.
     ((title, chart),) = charts.items()
