@@ -13,7 +13,7 @@ BASELINE = "simcse"
 REFERENCE = "exact"
 """whose training time is the equal one, and with which explorations are compared"""
 
-# What all arms share: the quickstart's settings, in bf16 and on one thread.
+# What all arms share: the quickstart's settings, in bf16 and on one thread; its search, but for the norm, is `SEARCH`.
 SHARED = {
     "encoder.model": "demo:minilm",
     "encoder.pooling": "mean",
