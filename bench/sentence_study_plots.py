@@ -136,8 +136,8 @@ def _text_attacks(axes: Axes, tables: Dict[str, Table]) -> bool:
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.grid(axis="x", color=PRINT.grid, linewidth=0.8)
     axes.invert_yaxis()
-    # Above the frame: every line of it has points.
-    return _legend(axes, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
+    # Below the frame: every line of it has points.
+    return _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.08), borderaxespad=0.2)
 
 
 def _costs(axes: Axes, records: Records) -> bool:

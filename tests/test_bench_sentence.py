@@ -358,8 +358,8 @@ def test_what_is_done_is_not_run_again_and_the_rest_in_order(tmp_path, monkeypat
     said = capsys.readouterr().out
     # SimCSE costs here what exact does, which its second seed is not asked yet.
     left = [line for line in said.splitlines() if "arms left" in line]
-    assert left[-1].startswith("1 arms left") and left[-2].startswith("0 arms left")
-    assert started[4:] == ["steps-1-seed0"] and "itself is at equal time" in said
+    assert left[-2].startswith("2 arms left") and left[-1].startswith("0 arms left")
+    assert started[4:] == ["steps-1-seed0", "steps-1-seed1"] and "itself is at equal time" in said
     assert {path.name for path in tmp_path.iterdir()} >= {"study.md", "study.json", "study.png"}
 
 
