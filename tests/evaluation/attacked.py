@@ -88,3 +88,13 @@ class Scaled(nn.Module):
 
     def forward(self, pooled):
         return self.head(pooled) * self.scale
+
+
+def save_two_classifiers(folder, tiny_bert_dir):
+    """Writes a/model and b/model, and texts.csv labelled by the first; gives the second."""
+    for name, seed in (("a", 0), ("b", 3)):
+        classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
+        classifier.save_pretrained(folder / name / "model")
+        if name == "a":
+            write_table(folder / "texts.csv", own_labels(classifier))
+    return classifier

@@ -16,7 +16,7 @@ from fastadv.evaluation.attack_settings import AttackSettings
 from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.intervals import paired_interval, value_interval
 from fastadv.evaluation.model_names import short_names
-from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
+from tests.evaluation.attacked import CLASSES, TEXTS, save_two_classifiers
 
 # --epsilons in any order; they come back ascending.
 FAST = ["--num_steps", "3", "--epsilons", "0.5", "0.1"]
@@ -27,11 +27,7 @@ def folder(tmp_path_factory, tiny_bert_dir):
     """Two classifiers at a/model and b/model, one that always says the same, and texts labelled by the first."""
     folder = tmp_path_factory.mktemp("attack")
     torch.set_num_threads(1)
-    for name, seed in (("a", 0), ("b", 3)):
-        classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
-        classifier.save_pretrained(folder / name / "model")
-        if name == "a":
-            write_table(folder / "texts.csv", own_labels(classifier))
+    classifier = save_two_classifiers(folder, tiny_bert_dir)
     with torch.no_grad():
         classifier.head.out.weight.zero_()
         classifier.head.out.bias.copy_(torch.tensor([0.0, 1.0, 5.0, 2.0]))

@@ -11,7 +11,7 @@ from fastadv.evaluation.attacked_data import AttackedData
 from fastadv.evaluation.text_attack import TextAttackSettings
 from fastadv.evaluation.text_attack_rows import read_rows, write_rows
 from fastadv.evaluation.text_attack_run import TextAttackRun
-from tests.evaluation.attacked import make_classifier, own_labels, write_table
+from tests.evaluation.attacked import save_two_classifiers
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,7 @@ def folder(tmp_path_factory, tiny_bert_dir):
     """Classifiers at a/model, b/model and nan/model, and what a says of texts."""
     folder = tmp_path_factory.mktemp("text-attack-models")
     torch.set_num_threads(1)
-    for name, seed in (("a", 0), ("b", 3)):
-        classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
-        classifier.save_pretrained(folder / name / "model")
-        if name == "a":
-            write_table(folder / "texts.csv", own_labels(classifier))
+    classifier = save_two_classifiers(folder, tiny_bert_dir)
     with torch.no_grad():
         classifier.head.out.weight.fill_(float("nan"))
     classifier.save_pretrained(folder / "nan/model")
