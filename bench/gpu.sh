@@ -17,6 +17,6 @@ export PYTHONPATH="$PWD:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERE
 if [[ " $* " == *" --dry "* ]]; then export TRITON_INTERPRET=1; fi
 
 # A wrong kernel has no speed: the first failure ends it.
-"$python" -m bench.gpu_check "$@"
-"$python" -m bench.gpu_time "$@"
-"$python" -m bench.gpu_step "$@"
+"$python" -m bench.gpu.check "$@"
+"$python" -m bench.gpu.time "$@"
+"$python" -m bench.gpu.step "$@"

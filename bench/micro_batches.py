@@ -15,13 +15,13 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor
 
-from bench.step_cost import StepCounter, bytes_of
-from fastadv.config import PerturbationConfig
+from bench.steps.cost import StepCounter, bytes_of
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.batching import rank_rows
 from fastadv.data.packing import PackedBatch
-from fastadv.engine.step import Step
+from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
-from fastadv.objectives.rtd import build_detection
+from fastadv.objectives.sentences.rtd import build_detection
 
 VOCABULARY, HIDDEN, LAYERS = 1000, 128, 2
 

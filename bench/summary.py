@@ -3,7 +3,7 @@
 Reads JSON as pytest-benchmark writes it, ``python -m bench.ops`` among others. A row of the table is an op at one shape
 and number of threads: the least and the median time of each form, and, where the benchmark took them, the bytes a
 second and the share of a copy's. Without ``--table`` it is printed. Whole training steps and the attack alone have
-tables and pictures of their own (``bench/step_summary.py``).
+tables and pictures of their own (``bench/steps/summary.py``).
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import step_summary
+from bench.steps import summary as step_summary
 
 _ORDER = ("eager", "compiled", "native", "triton", "copy")
 

@@ -1,6 +1,6 @@
 """How fast attacks ask the packed victim, beside TextAttack's own wrapper: ``python -m bench.text_attack --data MR``.
 
-Every text is attacked twice by each recipe: through `fastadv.evaluation.text_victim.TextVictim`, and through
+Every text is attacked twice by each recipe: through `fastadv.evaluation.victims.text.TextVictim`, and through
 TextAttack's ``HuggingFaceModelWrapper`` on ``AutoModelForSequenceClassification``, both of the same weights, cut and
 seeds; who begins changes from text to text. Recipes and searches are TextAttack's in both cases. Queries are
 TextAttack's count. The rates get no ratio unless every text has the same outcome both ways.
@@ -22,16 +22,16 @@ from torch.nn import functional as F
 
 from bench.ops import machine_info
 from bench.turns import say, write_json
-from fastadv.data.labelled_sources import LabelledTexts
+from fastadv.data.labelled.labelled_sources import LabelledTexts
 from fastadv.encoder import Encoder
-from fastadv.encoder.classification_head import draw_head
-from fastadv.encoder.classifier import Classifier
-from fastadv.evaluation.attacked_data import AttackedData, hash_of_texts
-from fastadv.evaluation.classifier_attack import labels_of, with_rows
-from fastadv.evaluation.recipe_attack import RecipeAttack
-from fastadv.evaluation.text_attack import LabelledText, TextAttackSettings, attack_text, seed_by
-from fastadv.evaluation.text_recipes import build_recipe
-from fastadv.evaluation.text_victim import TextVictim
+from fastadv.encoder.classifier.classification_head import draw_head
+from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.evaluation.embeddings.classifier_attack import labels_of, with_rows
+from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
+from fastadv.evaluation.recipes.text_recipes import build_recipe
+from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, seed_by
+from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
+from fastadv.evaluation.victims.text import TextVictim
 
 OURS, THEIRS = "packed victim", "HuggingFaceModelWrapper"
 TARGET = 3.0

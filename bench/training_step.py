@@ -1,8 +1,8 @@
 """What a training step costs beside one of plain SimCSE: ``python -m bench.training_step --quick --json F``.
 
-Rows (`bench.step_rows`) are whole steps: gradients wiped, forward, search, backward, clipping by norm, optimizer. All
+Rows (`bench.steps.rows`) are whole steps: gradients wiped, forward, search, backward, clipping by norm, optimizer. All
 rows of one encoder and batch size are built once in one process and take turns, in an order that is rotated, on the
-same batches of real sentences (`bench.step_data`); dearer ones take part in every second to fifth turn. Time is this
+same batches of real sentences (`bench.steps.data`); dearer ones take part in every second to fifth turn. Time is this
 process's CPU time, with the wall's beside it, and a row's ratio is the median over turns of its time over that of stock
 SimCSE in fp32 in the same turn. FLOPs and the peak of live tensors are counted in steps that are not timed.
 
@@ -24,14 +24,14 @@ from typing import Optional
 import torch
 
 from bench.ops import settle_allocator
-from bench.step_cost import bytes_of, measure_costs
-from bench.step_data import MAX_LENGTH, Sample, describe_lengths, draw_samples
-from bench.step_gate import require_exact_is_none
-from bench.step_models import write_base_encoder, write_masked_lm
-from bench.step_rows import Models, Row, build_rows
+from bench.steps.cost import bytes_of, measure_costs
+from bench.steps.data import MAX_LENGTH, Sample, describe_lengths, draw_samples
+from bench.steps.gate import require_exact_is_none
+from bench.steps.models import write_base_encoder, write_masked_lm
+from bench.steps.rows import Models, Row, build_rows
 from bench.turns import Times, plan_turns, read_done, say, take_turns, time_statistics, write_json
-from fastadv.encoder.source import find_model, load_tokenizer
-from fastadv.engine.processes import init_distributed
+from fastadv.distributed.processes import init_distributed
+from fastadv.encoder.weights.source import find_model, load_tokenizer
 
 
 @dataclass(frozen=True)

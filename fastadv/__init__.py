@@ -6,15 +6,15 @@ __version__ = "0.1.0"
 
 # Loaded at first use: DeepSpeed alone takes seconds to import, and `fastadv encode` never needs it.
 _HOMES = {
-    "Config": "fastadv.config",
-    "load_config": "fastadv.config",
+    "Config": "fastadv.config.schema",
+    "load_config": "fastadv.config.schema",
     "Encoder": "fastadv.encoder",
     "PackedBatch": "fastadv.data.packing",
     "Adversary": "fastadv.perturbation",
     "EtaTable": "fastadv.perturbation",
     "Objective": "fastadv.objectives",
-    "Step": "fastadv.engine.step",
-    "Classifier": "fastadv.encoder.classifier",
+    "Step": "fastadv.engine.step.step",
+    "Classifier": "fastadv.encoder.classifier.classifier",
     "Trainer": "fastadv.engine.loop",
     "Callback": "fastadv.engine.callbacks",
     "UserError": "fastadv.errors",

@@ -2,7 +2,7 @@
 
 import sys
 
-from fastadv.cli import main
+from fastadv.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

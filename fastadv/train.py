@@ -26,7 +26,7 @@ if __package__ in (None, ""):
 from fastadv.errors import SaveFailed, UserError
 
 if TYPE_CHECKING:
-    from fastadv.config import Config
+    from fastadv.config.schema import Config
 
 _SECONDS_FOR_FIRST_RANK = 10.0
 # What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
@@ -42,7 +42,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         if "-h" in argv or "--help" in argv:
-            from fastadv.config_help import help_text, named_objective
+            from fastadv.launch.help import help_text, named_objective
 
             print(help_text(named_objective(argv)))
             return 0
@@ -60,7 +60,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except RuntimeError as error:
         if not _is_explained(error):
             raise
-        from fastadv.engine.processes import OtherRankFailed
+        from fastadv.distributed.processes import OtherRankFailed
 
         is_others = isinstance(error, OtherRankFailed)
         return _end(str(error), 1, _SECONDS_FOR_LAUNCHER if is_others else None)
@@ -72,14 +72,14 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
     Raises:
         UserError: one line that names what was given and what is allowed.
     """
-    from fastadv.config import load_config
-    from fastadv.config_parser import split_overrides
+    from fastadv.config.schema import load_config
+    from fastadv.launch.load import split_overrides
 
     given = split_overrides(argv, flags=("dry_run", "print_config"))
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
     names = ["config", "dry_run", "print_config", "local_rank"]
     if ("dry_run", None) in given:
-        from fastadv.planning.plan import OPTION_NAMES
+        from fastadv.dry_run import OPTION_NAMES
 
         names += OPTION_NAMES
     settings = {key: value for key, value in given if key in names}
@@ -88,11 +88,11 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
 
 
 def _run(argv: list[str]) -> int:
-    from fastadv.config import to_yaml
-    from fastadv.config_checks import check_encoder
+    from fastadv.config.schema import to_yaml
+    from fastadv.launch.checks import check_encoder
 
     if "SLURM_PROCID" in os.environ:
-        from fastadv.engine.processes import adopt_slurm
+        from fastadv.distributed.processes import adopt_slurm
 
         adopt_slurm()
     _send_log_to_terminal()
@@ -102,8 +102,8 @@ def _run(argv: list[str]) -> int:
         return 0
     check_encoder(config)
     if "dry_run" in settings:
+        from fastadv.dry_run import PlanOptions, describe_plan
         from fastadv.engine.build import check_machine, choose_kernels
-        from fastadv.planning.plan import PlanOptions, describe_plan
 
         options = PlanOptions.parse(settings)
         # A named card is another machine's.
@@ -112,10 +112,10 @@ def _run(argv: list[str]) -> int:
             check_machine(config)
         print(describe_plan(config, options))
         return 0
+    from fastadv.distributed.processes import is_first_rank, shutdown, world_size
+    from fastadv.distributed.signals import ending_at_once
+    from fastadv.engine.checkpoints.manifest import disk_errors_explained
     from fastadv.engine.loop import Trainer
-    from fastadv.engine.manifest import disk_errors_explained
-    from fastadv.engine.processes import is_first_rank, shutdown, world_size
-    from fastadv.engine.signals import ending_at_once
 
     is_done = False
     try:
@@ -134,10 +134,10 @@ def _run(argv: list[str]) -> int:
 
 def _is_explained(error: RuntimeError) -> bool:
     """Whether the message says all: a NaN, vectors all alike, a disk that takes no more, or another rank's error."""
-    from fastadv.engine.collapse import Collapsed
+    from fastadv.distributed.processes import OtherRankFailed
+    from fastadv.distributed.zero import NonFiniteUpdate
     from fastadv.engine.guards import TooManySkips
-    from fastadv.engine.processes import OtherRankFailed
-    from fastadv.engine.zero import NonFiniteUpdate
+    from fastadv.engine.monitor.collapse import Collapsed
     from fastadv.perturbation import NonFiniteGradient
 
     explained = NonFiniteUpdate, NonFiniteGradient, TooManySkips, Collapsed, OtherRankFailed, SaveFailed

@@ -10,6 +10,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+from tests.small_runs import make_config, make_config_in, step_lines, stop_after  # noqa: E402, F401
+
 WORDS = (
     "the a an film movie story was is not very good bad great dull slow sharp funny sad and but with of in to it "
     "this that actor scene plot ending music camera wonderful terrible love hate never always almost every one"
@@ -98,7 +100,7 @@ def tiny_encoder(tiny_bert_dir):
 @pytest.fixture(scope="session")
 def minilm_dir():
     """The folder of the packaged MiniLM. The `demo` extra belongs to the test set-up, so its absence is a failure."""
-    from fastadv.data.demo import resolve_model
+    from fastadv.data.sources.demo import resolve_model
 
     return resolve_model("demo:minilm")
 
@@ -155,8 +157,8 @@ def make_step(tiny_encoder):
         checkpoint_activations=False,
         **perturbation,
     ):
-        from fastadv.config import PerturbationConfig
-        from fastadv.engine.step import Step
+        from fastadv.config.schema import PerturbationConfig
+        from fastadv.engine.step.step import Step
         from fastadv.objectives import resolve_objective
 
         encoder = tiny_encoder(
@@ -170,7 +172,7 @@ def make_step(tiny_encoder):
         torch.manual_seed(1)
         kind, given = resolve_objective(objective), (encoder.hidden_size,)
         if kind.uses_labels:
-            from fastadv.encoder.classification_head import ClassificationHead
+            from fastadv.encoder.classifier.classification_head import ClassificationHead
 
             # Five classes.
             given = (*given, ClassificationHead(encoder.hidden_size, 5))
@@ -179,7 +181,7 @@ def make_step(tiny_encoder):
         settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
         detection = None
         if built.detection is not None:
-            from fastadv.objectives.rtd import build_detection
+            from fastadv.objectives.sentences.rtd import build_detection
 
             counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
             detection = build_detection(built.detection, encoder, lambda: counts).to(dtype)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .packing import PackedBatch
+from fastadv.data.packing import PackedBatch
 
 QUANTUM = 128
 """tokens; a filled batch wastes Q / 2 + k of them on average"""

@@ -2,6 +2,6 @@
 
 from fastadv.encoder.encoder import Encoder
 from fastadv.encoder.heads import make_head
-from fastadv.encoder.source import ModelSource, find_model
+from fastadv.encoder.weights.source import ModelSource, find_model
 
 __all__ = ["Encoder", "ModelSource", "find_model", "make_head"]

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
-from fastadv.encoder.attention import padding_of
-from fastadv.encoder.attention_kinds import KINDS as ATTENTION
+from fastadv.data.tokenize_texts import tokenize
+from fastadv.encoder.attention.kinds import KINDS as ATTENTION
+from fastadv.encoder.attention.layout import padding_of
 from fastadv.encoder.cast import CastWeights
-from fastadv.encoder.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.dropout import set_dropout
 from fastadv.encoder.generic import GenericModel
-from fastadv.encoder.lora import add_lora
 from fastadv.encoder.packed import PackedModel, why_not_packed
 from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
 from fastadv.encoder.positions import first_position, num_positions
-from fastadv.encoder.source import find_model, load_tokenizer, load_weights
-from fastadv.encoder.tokenize_texts import tokenize
+from fastadv.encoder.weights.depth import freeze_layers, layer_modules, parameter_depths
+from fastadv.encoder.weights.lora import add_lora
+from fastadv.encoder.weights.source import find_model, load_tokenizer, load_weights
 from fastadv.errors import UserError
 
 logger = logging.getLogger("fastadv")
@@ -358,7 +358,7 @@ class Encoder(nn.Module):
             card: README.md; None writes a short one.
             state_dict: weights of ``hf`` to write in place of its own, where an engine keeps finer ones.
         """
-        from fastadv.encoder.export import export_encoder
+        from fastadv.encoder.export.export import export_encoder
 
         return export_encoder(self, folder, card, state_dict)
 

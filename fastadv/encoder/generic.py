@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
-from fastadv.encoder.attention import first_rows, pad, padding_of, unpad
+from fastadv.encoder.attention.layout import first_rows, pad, padding_of, unpad
 from fastadv.errors import UserError
 
 

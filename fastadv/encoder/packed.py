@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
-from fastadv.encoder.attention import Padding, first_rows, padding_of
-from fastadv.encoder.attention_kinds import HALF, self_attention
+from fastadv.encoder.attention.kinds import HALF, self_attention
+from fastadv.encoder.attention.layout import Padding, first_rows, padding_of
 from fastadv.encoder.dropout import drop
 from fastadv.encoder.families import FAMILIES, Layer
 from fastadv.encoder.positions import position_ids

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fastadv.encoder.attention import Padding, first_rows, pad
+from fastadv.encoder.attention.layout import Padding, first_rows, pad
 
 POOLINGS = ("cls", "mean", "first_last")
 

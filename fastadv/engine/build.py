@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastadv.config import Config, DataConfig
-from fastadv.config_parser import check_option_names
+from fastadv.config.schema import Config, DataConfig
 from fastadv.data.batching import BatchOrder, make_loader
-from fastadv.data.labelled import LabelledText, agree
-from fastadv.data.labels import LabelMap, describe_classes
+from fastadv.data.labelled.labelled import LabelledText, agree
+from fastadv.data.labelled.labels import LabelMap, describe_classes
 from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
-from fastadv.data.variants import TextVariants, VariantData
-from fastadv.engine.gather import AllRanks
-from fastadv.engine.processes import first_rank_first, rank, world_size
-from fastadv.engine.step import Step
+from fastadv.data.variants.variants import TextVariants, VariantData
+from fastadv.distributed.processes import first_rank_first, rank, world_size
+from fastadv.engine.step.gather import AllRanks
+from fastadv.engine.step.step import Step
 from fastadv.errors import UserError
+from fastadv.launch.load import check_option_names
 from fastadv.objectives.base import Objective, RunFacts
 from fastadv_kernels import BackendError, set_backend
 
@@ -122,7 +122,7 @@ class TrainingData:
 def _require_negatives(config: Config, texts: Sequence[TokenizedText]) -> None:
     """UserError where all sentences are equal: none is another's negative, and a contrastive loss is 0 forever."""
     from fastadv.objectives.base import resolve_objective
-    from fastadv.objectives.contrastive import ContrastiveObjective
+    from fastadv.objectives.sentences.contrastive import ContrastiveObjective
 
     if config.data.negative_field or not issubclass(resolve_objective(config.objective), ContrastiveObjective):
         return
@@ -178,7 +178,7 @@ def choose_kernels(config: Config) -> None:
 
 def check_machine(config: Config) -> None:
     """UserError where the named attention, compilation or trackers cannot run on this machine."""
-    from fastadv.encoder.attention_kinds import why_not
+    from fastadv.encoder.attention.kinds import why_not
     from fastadv.engine.trackers import check_trackers
 
     check_trackers(config.train.trackers)
@@ -228,7 +228,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         text: the tokenised training sentences, for an objective that asks how often tokens occur in them.
         label_map: the classes, for an objective that uses labels.
     """
-    from fastadv.config_checks_objective import check_objective
+    from fastadv.launch.checks_objective import check_objective
     from fastadv.objectives.base import resolve_objective
 
     if config.engine.zero_stage == 3 and encoder.path == "generic":
@@ -246,7 +246,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
     if objective.victim is not None:
-        from fastadv.objectives.victims import build_victim
+        from fastadv.objectives.texts.victims import build_victim
 
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
         objective.victim_probabilities = build_victim(objective.victim, encoder, label_map.names, dtype)
@@ -266,7 +266,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
     detection = None
     if objective.detection is not None:
         from fastadv.engine.token_counts import count_tokens
-        from fastadv.objectives.rtd import build_detection
+        from fastadv.objectives.sentences.rtd import build_detection
 
         counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
@@ -299,8 +299,8 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
 
 def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
     """The classification head: the pretrained part of the encoder's own, where it is the encoder that was named."""
-    from fastadv.encoder.classification_head import check_classifiable, draw_head, load_head
-    from fastadv.encoder.source import find_model
+    from fastadv.encoder.classifier.classification_head import check_classifiable, draw_head, load_head
+    from fastadv.encoder.weights.source import find_model
 
     check_classifiable(encoder.hf.config, encoder.pooling, config.encoder.model)
     source = find_model(config.encoder.model)

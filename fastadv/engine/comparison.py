@@ -6,8 +6,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from fastadv.config import EvaluationConfig
-from fastadv.engine.run_folder import write_results
+from fastadv.config.schema import EvaluationConfig
+from fastadv.engine.checkpoints.run_folder import write_results
 
 
 class Comparison:
@@ -28,8 +28,8 @@ class Comparison:
         """Measures the untrained ``encoder``, unless an earlier part of this run has."""
         if not self._config.enabled:
             return
-        from fastadv.evaluation.before_after import load_measurement, measure, save_measurement
-        from fastadv.evaluation.held_out import load_held_out
+        from fastadv.evaluation.before_after.before_after import load_measurement, measure, save_measurement
+        from fastadv.evaluation.before_after.held_out import load_held_out
 
         self._held_out = load_held_out(self._config, encoder, self._data_field)
         if self._before_file.exists():
@@ -42,8 +42,8 @@ class Comparison:
         """Measures the trained ``encoder``, writes results.json, prints the table, and returns it as Markdown."""
         if not self._config.enabled:
             return ""
-        from fastadv.evaluation.before_after import compare, measure
-        from fastadv.evaluation.results_table import markdown_table, text_table
+        from fastadv.evaluation.before_after.before_after import compare, measure
+        from fastadv.evaluation.before_after.results_table import markdown_table, text_table
 
         after = measure(encoder, self._config, self._held_out, progress=sys.stderr.isatty())
         results = compare(self._before, after, self._config)

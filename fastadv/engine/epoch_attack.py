@@ -9,8 +9,8 @@ from typing import Dict, Mapping, Sequence
 
 import numpy as np
 
-from fastadv.data.text_pairs import Texts, read_pairs, write_pairs
-from fastadv.engine import processes
+from fastadv.data.variants.text_pairs import Texts, read_pairs, write_pairs
+from fastadv.distributed import processes
 from fastadv.errors import UserError
 from fastadv.objectives.base import EpochAttack
 
@@ -60,13 +60,13 @@ def _find_texts(
     plan: EpochAttack, model, texts: Sequence[Texts], labels: Sequence[str], order: np.ndarray, seed: int, log: Path
 ) -> Mapping[Texts, Texts]:
     """What the attack made of those texts that it fools the model on, taken in ``order`` until they are enough."""
-    from fastadv.evaluation.training_attack import find_texts
+    from fastadv.evaluation.text.training_attack import find_texts
 
     return find_texts(plan, model, texts, labels, order, seed, log)
 
 
 def check_attack(plan: EpochAttack) -> None:
     """UserError where the attack cannot be made here."""
-    from fastadv.evaluation import training_attack
+    from fastadv.evaluation.text import training_attack
 
     training_attack.check_attack(plan)

@@ -14,14 +14,13 @@ from typing import Optional
 
 import torch.distributed as dist
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.processes import is_first_rank, world_size
+from fastadv.distributed.zero import NonFiniteUpdate
+from fastadv.engine.checkpoints.checkpoint import Position
+from fastadv.engine.step.step import Step
 from fastadv.perturbation import NonFiniteGradient
-
-from .checkpoint import Position
-from .processes import is_first_rank, world_size
-from .step import Step
-from .zero import NonFiniteUpdate
 
 logger = logging.getLogger(__name__)
 

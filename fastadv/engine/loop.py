@@ -11,10 +11,12 @@ from typing import Optional, Sequence
 import torch
 from torch import Tensor
 
-from fastadv.config import Config, to_yaml
-from fastadv.config_checks import check_config, check_encoder
-from fastadv.encoder.classifier import Classifier
-from fastadv.engine import processes, zero
+from fastadv.config.schema import Config, to_yaml
+from fastadv.distributed import processes, zero
+from fastadv.distributed.lost_ranks import explain_lost_ranks
+from fastadv.distributed.platforms import require_training_platform
+from fastadv.distributed.signals import Interrupted, ending_steps
+from fastadv.encoder.classifier.classifier import Classifier
 from fastadv.engine.build import (
     TrainingData,
     build_encoder,
@@ -25,7 +27,7 @@ from fastadv.engine.build import (
     run_facts,
 )
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoint import (
+from fastadv.engine.checkpoints.checkpoint import (
     Position,
     RunIdentity,
     best_steps,
@@ -34,18 +36,16 @@ from fastadv.engine.checkpoint import (
     require_same_run,
     save_checkpoint,
 )
-from fastadv.engine.checkpoint_folders import checkpoint_folders, newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
+from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, model_card
 from fastadv.engine.comparison import Comparison
-from fastadv.engine.gauges import Gauges
 from fastadv.engine.guards import Guard
 from fastadv.engine.guards import TooManySkips as TooManySkips
-from fastadv.engine.lost_ranks import explain_lost_ranks
-from fastadv.engine.metrics import MetricsLog, Progress
-from fastadv.engine.platforms import require_training_platform
-from fastadv.engine.run_folder import begin_run, claim_run_folder, model_card
+from fastadv.engine.monitor.gauges import Gauges
+from fastadv.engine.monitor.metrics import MetricsLog, Progress
 from fastadv.engine.selection import BestWeights, dev_score, labelled_dev_score
-from fastadv.engine.signals import Interrupted, ending_steps
 from fastadv.engine.trackers import build_trackers
+from fastadv.launch.checks import check_config, check_encoder
 from fastadv.perturbation import NonFiniteGradient
 
 

@@ -7,11 +7,11 @@ from typing import Callable, Optional
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fastadv.atomic_file import written_aside
-from fastadv.config import Config
-from fastadv.data.labels import LabelMap
-from fastadv.engine.manifest import Entry, hash_file, save_failed, write_file
+from fastadv.config.schema import Config
+from fastadv.data.labelled.labels import LabelMap
+from fastadv.engine.checkpoints.manifest import Entry, hash_file, save_failed, write_file
 from fastadv.errors import UserError
+from fastadv.files.atomic_file import written_aside
 
 DevScore = Callable[[object], float]
 """what is exported (an encoder, or a classifier) → a score, higher is better"""
@@ -27,8 +27,8 @@ def dev_score(data: str) -> Optional[DevScore]:
     """
     if data == "none":
         return None
-    from fastadv.evaluation.scored_pairs import read_scored_pairs, read_sts_benchmark
-    from fastadv.evaluation.sts import scored_pairs_spearman, sts_dev
+    from fastadv.evaluation.vectors.scored_pairs import read_scored_pairs, read_sts_benchmark
+    from fastadv.evaluation.vectors.sts import scored_pairs_spearman, sts_dev
 
     path = Path(data).expanduser()
     if os.path.isdir(path):
@@ -42,7 +42,7 @@ def dev_score(data: str) -> Optional[DevScore]:
 
 
 def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: bool) -> Optional[DevScore]:
-    """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.Classifier`; None for "none".
+    """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.classifier.Classifier`; None for "none".
 
     Raises:
         UserError: data that cannot be read, or a label that training has not.
@@ -50,8 +50,8 @@ def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: b
     dev, data = config.dev, config.data
     if dev.data == "none":
         return None
-    from fastadv.data.labelled import LabelledText
-    from fastadv.evaluation.accuracy import classification_score, predict
+    from fastadv.data.labelled.labelled import LabelledText
+    from fastadv.evaluation.vectors.accuracy import classification_score, predict
 
     fields = data.label_field, data.field, data.pair_field
     text = LabelledText.build(dev.data, encoder, *fields, dev.split, data.cache_dir, dev.max_sentences, progress)

@@ -16,15 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from fastadv.config import Config
-from fastadv.config_values import flat_values
+from fastadv.config.schema import Config
+from fastadv.config.values import flat_values
+from fastadv.engine.callbacks import Callback
+from fastadv.engine.checkpoints.run_folder import write_text
 from fastadv.errors import UserError
 
-from .callbacks import Callback
-from .run_folder import write_text
-
 if TYPE_CHECKING:
-    from .loop import Trainer
+    from fastadv.engine.loop import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 An objective declares which views of a sentence it needs, which loss makes the inner gradient and which the outer one.
 It owns its heads. It knows nothing of DeepSpeed, files, devices, or of how the views were computed: the step
-(`fastadv/engine/step.py`) hands it vectors. To add a system, copy `simcse.py` and name the file in ``SHIPPED``, or keep
-it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
+(`fastadv/engine/step/step.py`) hands it vectors. To add a system, copy `simcse.py` and name the file in ``SHIPPED``, or
+keep it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,29 +16,28 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
-
-from .ranks import ALONE, Ranks
+from fastadv.objectives.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
-    from .rtd import DetectionOptions
+    from fastadv.objectives.sentences.rtd import DetectionOptions
 
 SHIPPED = {
-    "simcse": "fastadv.objectives.simcse:SimCSE",
-    "robustsentembed": "fastadv.objectives.robustsentembed:RobustSentEmbed",
-    "uscal": "fastadv.objectives.uscal:USCAL",
-    "fine_tuning": "fastadv.objectives.fine_tuning:FineTuning",
-    "adversarial_training": "fastadv.objectives.adversarial_training:AdversarialTraining",
-    "scal": "fastadv.objectives.scal:SCAL",
-    "carl": "fastadv.objectives.carl:CARL",
-    "rar": "fastadv.objectives.rar:RAR",
-    "smart": "fastadv.objectives.smart:SMART",
-    "safer": "fastadv.objectives.safer:SAFER",
-    "ada": "fastadv.objectives.ada:ADA",
-    "base_adv": "fastadv.objectives.base_adv:BaseAdv",
-    "a2t": "fastadv.objectives.a2t:A2T",
-    "bat_pairwise": "fastadv.objectives.bat:BATPairwise",
-    "bat_triplet": "fastadv.objectives.bat:BATTriplet",
-    "taichi": "fastadv.objectives.taichi:TaiChi",
+    "simcse": "fastadv.objectives.sentences.simcse:SimCSE",
+    "robustsentembed": "fastadv.objectives.sentences.robustsentembed:RobustSentEmbed",
+    "uscal": "fastadv.objectives.sentences.uscal:USCAL",
+    "fine_tuning": "fastadv.objectives.classes.fine_tuning:FineTuning",
+    "adversarial_training": "fastadv.objectives.classes.adversarial_training:AdversarialTraining",
+    "scal": "fastadv.objectives.classes.scal:SCAL",
+    "carl": "fastadv.objectives.classes.carl:CARL",
+    "rar": "fastadv.objectives.classes.rar:RAR",
+    "smart": "fastadv.objectives.classes.smart:SMART",
+    "safer": "fastadv.objectives.texts.safer:SAFER",
+    "ada": "fastadv.objectives.texts.ada:ADA",
+    "base_adv": "fastadv.objectives.texts.base_adv:BaseAdv",
+    "a2t": "fastadv.objectives.texts.a2t:A2T",
+    "bat_pairwise": "fastadv.objectives.texts.bat:BATPairwise",
+    "bat_triplet": "fastadv.objectives.texts.bat:BATTriplet",
+    "taichi": "fastadv.objectives.texts.taichi:TaiChi",
 }
 
 
@@ -250,7 +249,7 @@ class Objective(nn.Module):
     set by the constructor. Its head, `second_classifier`, is given behind the constructor"""
     uses_labels = False
     """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
-    classification head behind ``hidden_size`` (`fastadv.objectives.classification`)"""
+    classification head behind ``hidden_size`` (`fastadv.objectives.classes.classification`)"""
     perturbation_methods: Optional[tuple[str, ...]] = None
     """values of perturbation.method that the system is made of; None: all"""
     raised_term: Optional[str] = None

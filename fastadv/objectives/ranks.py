@@ -1,7 +1,7 @@
 """What an objective with state of its own asks of the other ranks; one process has none.
 
 An objective knows nothing of processes: it is handed one of these (``views.ranks``, ``run.ranks``), whose methods all
-ranks call together, in the same order. `fastadv/engine/gather.py` has those of several processes.
+ranks call together, in the same order. `fastadv/engine/step/gather.py` has those of several processes.
 """
 
 from torch import Tensor

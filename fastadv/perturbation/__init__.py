@@ -1,9 +1,9 @@
 """The search for the worst small perturbation of a batch's embeddings (METHODS 1)."""
 
-from .adaptive import AdaptiveReuse
-from .ball import Sizes, check_resolution, sentence_sizes
-from .inner_loop import Adversary, NonFiniteGradient, Perturbation
-from .token import EtaTable
+from fastadv.perturbation.adaptive import AdaptiveReuse
+from fastadv.perturbation.ball import Sizes, check_resolution, sentence_sizes
+from fastadv.perturbation.inner_loop import Adversary, NonFiniteGradient, Perturbation
+from fastadv.perturbation.token import EtaTable
 
 __all__ = [
     "AdaptiveReuse",

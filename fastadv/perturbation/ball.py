@@ -10,7 +10,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv_kernels import segment_norm

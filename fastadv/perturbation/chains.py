@@ -7,12 +7,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
-
-from .ball import Sizes, active_tokens, sentence_sizes, wide
-from .sentence import mix, start_delta, step_both, step_fgsm, step_pgd
-from .token import start_eta, step_eta
+from fastadv.perturbation.ball import Sizes, active_tokens, sentence_sizes, wide
+from fastadv.perturbation.sentence import mix, start_delta, step_both, step_fgsm, step_pgd
+from fastadv.perturbation.token import start_eta, step_eta
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,14 @@ from typing import Callable, Optional, Protocol
 import torch
 from torch import Tensor, nn
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.fixed_size import QUANTUM, FilledBatch, fill_up
 from fastadv.data.packing import PackedBatch
-
-from .ball import Sizes
-from .chains import Chains, Gradients, Surroundings, perturbed
-from .inner_loop import Adversary, CleanGradient, Perturbation
-from .sentence import mix
-from .trace import Trace
+from fastadv.perturbation.ball import Sizes
+from fastadv.perturbation.chains import Chains, Gradients, Surroundings, perturbed
+from fastadv.perturbation.inner_loop import Adversary, CleanGradient, Perturbation
+from fastadv.perturbation.sentence import mix
+from fastadv.perturbation.trace import Trace
 
 # A run meets a handful of token counts, and each last batch of an epoch may have its own number of sentences.
 MOST_SIZES = 64

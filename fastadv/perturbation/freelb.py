@@ -13,10 +13,10 @@ from typing import Callable, Optional, Sequence
 import torch
 from torch import Tensor
 
-from .ball import wide
-from .chains import Chains, Gradients, perturbed
-from .inner_loop import Perturbation
-from .trace import Trace
+from fastadv.perturbation.ball import wide
+from fastadv.perturbation.chains import Chains, Gradients, perturbed
+from fastadv.perturbation.inner_loop import Perturbation
+from fastadv.perturbation.trace import Trace
 
 PassLoss = Callable[[Tensor, int], Tensor]
 """(points (T, E), pass from 1) → the loss that training lowers, a scalar"""

@@ -23,12 +23,11 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor, nn
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
-
-from .chains import Chains, Gradients, Surroundings, perturbed
-from .sentence import mix
-from .trace import Trace
+from fastadv.perturbation.chains import Chains, Gradients, Surroundings, perturbed
+from fastadv.perturbation.sentence import mix
+from fastadv.perturbation.trace import Trace
 
 InnerLoss = Callable[[Tensor], Tensor]
 """points (T, E) → the loss summed over sentences, a scalar"""

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
+from fastadv.perturbation.ball import Sizes, wide
 from fastadv_kernels import mix_chains, pair_step, project, sentence_step, sign_step
-
-from .ball import Sizes, wide
 
 
 def start_delta(

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
+from fastadv.perturbation.ball import Sizes
 from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write, project, row_norm, token_update
-
-from .ball import Sizes
 
 
 def start_eta(eta: Tensor, batch: PackedBatch, sizes: Sizes, norm: str, active: Optional[Tensor] = None) -> Tensor:

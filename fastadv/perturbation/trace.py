@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fastadv.perturbation.chains import Chains, Gradients
 from fastadv_kernels import direction, segment_norm
 from fastadv_kernels.segment import segment_sum
-
-from .chains import Chains, Gradients
 
 
 @dataclass

@@ -10,7 +10,7 @@ twice that in a backward pass.
     inner gradient, reuse none        z+ anew, forward, full backward: once for delta, once for eta     8F
     inner gradient, clean graph       gradient by inputs                              1F
 
-``tests/engine/test_costs.py`` compares with what torch counts in real steps.
+``tests/planning/test_costs.py`` compares with what torch counts in real steps.
 """
 
 import copy
@@ -21,14 +21,13 @@ from typing import Optional
 import torch
 from torch import nn
 
-from fastadv.config import Config
-from fastadv.config_checks import rtd_generator_of
-from fastadv.encoder.classification_head import make_head
+from fastadv.config.schema import Config
+from fastadv.encoder.classifier.classification_head import make_head
+from fastadv.launch.checks import rtd_generator_of
 from fastadv.objectives.base import Objective, resolve_objective
-
-from .cards import find_card, peak_flops
-from .model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
-from .objective_costs import bind_to_shape, num_own_key_sets, own_flops
+from fastadv.planning.cards import find_card, peak_flops
+from fastadv.planning.model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
+from fastadv.planning.objective_costs import bind_to_shape, num_own_key_sets, own_flops
 
 __all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
 
@@ -346,7 +345,7 @@ def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:
 
 def find_costs(config: Config, model_config=None) -> StepCosts:
     """The costs of a config whose models are found by name; reads their configurations and no weights."""
-    from fastadv.encoder.source import find_model
+    from fastadv.encoder.weights.source import find_model
 
     if model_config is None:
         model_config = find_model(config.encoder.model).config

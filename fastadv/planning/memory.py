@@ -19,10 +19,9 @@ Activations are what the packed path keeps for the backward pass, tensor by tens
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from fastadv.engine.zero import MOST_REDUCED_AT_ONCE
-
-from .costs import BatchSize, StepCosts, is_cut_up
-from .wire import bytes_of_weights
+from fastadv.distributed.zero import MOST_REDUCED_AT_ONCE
+from fastadv.planning.costs import BatchSize, StepCosts, is_cut_up
+from fastadv.planning.wire import bytes_of_weights
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Iterable, Optional, Sequence
 import torch
 from torch import nn
 
-from fastadv.config import EncoderConfig
-from fastadv.encoder.depth import freeze_layers, layer_modules
+from fastadv.config.schema import EncoderConfig
 from fastadv.encoder.families import FAMILIES
-from fastadv.encoder.lora import add_lora
 from fastadv.encoder.packed import why_not_packed
-from fastadv.encoder.source import quiet_transformers
+from fastadv.encoder.weights.depth import freeze_layers, layer_modules
+from fastadv.encoder.weights.lora import add_lora
+from fastadv.encoder.weights.source import quiet_transformers
 from fastadv.errors import UserError
 
 

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import torch
 
 from fastadv.objectives.base import Objective
-from fastadv.objectives.carl import CARL
-from fastadv.objectives.rar import RAR, TOKENS_AT_A_TIME
-from fastadv.objectives.taichi import TaiChi
-
-from .model_shape import ModelShape
+from fastadv.objectives.classes.carl import CARL
+from fastadv.objectives.classes.rar import RAR, TOKENS_AT_A_TIME
+from fastadv.objectives.texts.taichi import TaiChi
+from fastadv.planning.model_shape import ModelShape
 
 
 def bind_to_shape(objective: Objective, shape: ModelShape) -> Objective:

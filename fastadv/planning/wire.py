@@ -12,13 +12,13 @@ scattered, and twice that where everybody gets the sum. Other algorithms send at
     eta table           all_gather   (16 + 4 * E) a word of the rank that has most different ones, times ranks
 
 Nothing is sent in inner steps, so N has no say, but under ``reuse: free``, whose every pass has keys of its own.
-``tests/engine/test_ranks_step.py`` compares with what is handed to torch's collectives at world sizes 2 and 4.
+``tests/ranks/test_step.py`` compares with what is handed to torch's collectives at world sizes 2 and 4.
 """
 
 from dataclasses import dataclass
 from typing import Optional
 
-from .costs import BatchSize, StepCosts
+from fastadv.planning.costs import BatchSize, StepCosts
 
 METRICS_BYTES = 512
 """about what a rank says of its metrics where a line is logged, pickled"""

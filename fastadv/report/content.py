@@ -3,19 +3,19 @@
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence, Tuple
 
-from fastadv.report.attack_sections import embedding_attack_sections, geometry_sections
-from fastadv.report.before_after_section import results_sections
-from fastadv.report.chart import Chart
-from fastadv.report.config_section import as_text, config_sections, get
-from fastadv.report.evaluation_sections import evaluation_sections
+from fastadv.pages.chart import Chart
+from fastadv.pages.table import Table
 from fastadv.report.named import looks_of
 from fastadv.report.run_record import RunRecord
-from fastadv.report.section import Section
+from fastadv.report.sections.attack_sections import embedding_attack_sections, geometry_sections
+from fastadv.report.sections.before_after_section import results_sections
+from fastadv.report.sections.config_section import as_text, config_sections, get
+from fastadv.report.sections.evaluation_sections import evaluation_sections
+from fastadv.report.sections.section import Section
+from fastadv.report.sections.text_attack_sections import text_attack_sections
+from fastadv.report.sections.trade_off_section import trade_off_section
+from fastadv.report.sections.training_section import cost_section, training_section
 from fastadv.report.sources import Source
-from fastadv.report.table import Table
-from fastadv.report.text_attack_sections import text_attack_sections
-from fastadv.report.trade_off_section import trade_off_section
-from fastadv.report.training_section import cost_section, training_section
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import List
 from urllib.parse import quote
 
+from fastadv.pages.shown_text import visible
+from fastadv.pages.table import Table, in_markdown
 from fastadv.report.content import Content
-from fastadv.report.section import Section
-from fastadv.report.shown_text import visible
-from fastadv.report.table import Table, in_markdown
+from fastadv.report.sections.section import Section
 from fastadv.report.written_files import Names
 
 MAX_ROWS = 60

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
-from fastadv.report.before_after_section import definitions
-from fastadv.report.chart import Chart
+from fastadv.pages.chart import Chart
+from fastadv.pages.drawing import chart_svg
+from fastadv.pages.html_page import html_page
+from fastadv.pages.shown_text import shown
+from fastadv.pages.table import Table
+from fastadv.pages.words import bullets
 from fastadv.report.content import Content
-from fastadv.report.drawing import chart_svg
-from fastadv.report.html_page import html_page
-from fastadv.report.section import Part, Section
-from fastadv.report.shown_text import shown
-from fastadv.report.table import Table
-from fastadv.report.words import bullets
+from fastadv.report.sections.before_after_section import definitions
+from fastadv.report.sections.section import Part, Section
 
 _END_OF_TITLE = ": report"
 _LONGEST_HEAD = 8192

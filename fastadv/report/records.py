@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-from fastadv.evaluation.text_attack_page import class_word, recipe_name
-from fastadv.evaluation.text_attack_rates import CAPS
-from fastadv.evaluation.text_attack_rows import TextAttackRow
-from fastadv.report.table import Estimate
+from fastadv.evaluation.text.rows import TextAttackRow
+from fastadv.evaluation.text_report.page import class_word, recipe_name
+from fastadv.evaluation.text_report.rates import CAPS
+from fastadv.pages.table import Estimate
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from fastadv.errors import UserError
-from fastadv.evaluation.text_attack_rows import read_rows
+from fastadv.evaluation.text.rows import read_rows
 from fastadv.report.records import (
     EmbeddingAttack,
     Evaluation,
@@ -148,7 +148,7 @@ def _read_json(source: Source, file: Path) -> None:
 
 def _with_rows(attack: TextAttack, folder: Path, source: Source) -> TextAttack:
     """The rows that are there; those that are not are a note."""
-    from fastadv.evaluation.text_attack_run import rows_files
+    from fastadv.evaluation.text.run import rows_files
 
     rows = {}
     for name, file in zip((model.name for model in attack.models), rows_files(folder, [m.name for m in attack.models])):

@@ -3,24 +3,16 @@
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from fastadv.atomic_file import naming, written_aside
 from fastadv.errors import UserError
-from fastadv.evaluation.charts import attack_curves, attack_png
+from fastadv.files.atomic_file import naming, written_aside
+from fastadv.pages.drawing import chart_png
+from fastadv.pages.style import attack_curves, attack_png
 from fastadv.report.content import Content, content_of
-from fastadv.report.drawing import chart_png
 from fastadv.report.markdown import markdown
 from fastadv.report.page import is_report, page
 from fastadv.report.run_record import ATTACK, PICTURE, list_files, read_run
 from fastadv.report.sources import Source, find_files, read_sources
-from fastadv.report.written_files import (
-    STEM,
-    Names,
-    clear_written,
-    names_of,
-    read_list,
-    require_free,
-    write_list,
-)
+from fastadv.report.written_files import STEM, Names, clear_written, names_of, read_list, require_free, write_list
 
 PAGE = f"{STEM}.html"
 DEFAULT_OUT = "report"

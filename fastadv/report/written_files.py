@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Collection, List, NamedTuple, Optional
 
-from fastadv.atomic_file import written_aside
 from fastadv.errors import UserError
+from fastadv.files.atomic_file import written_aside
 
 STEM = "report"
 """of the page's name, where none is given"""

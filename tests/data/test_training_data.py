@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from fastadv.config import Config
+from fastadv.config.schema import Config
 from fastadv.data.records import sentence_id
+from fastadv.dry_run import describe_plan
 from fastadv.engine.build import TrainingData
 from fastadv.errors import UserError
-from fastadv.planning.plan import describe_plan
 
 
 class Letters:

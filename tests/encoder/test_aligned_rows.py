@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastadv.encoder import packed
-from fastadv.encoder.attention import padding_of
+from fastadv.encoder.attention.layout import padding_of
 
 
 @pytest.fixture

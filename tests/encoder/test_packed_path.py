@@ -231,7 +231,7 @@ def test_state_dict_is_hugging_faces_and_copies_are_independent(tiny_encoder, se
 
 
 def test_layout_op_gradients(tiny_encoder):
-    from fastadv.encoder.attention import first_rows, pad, padding_of, unpad
+    from fastadv.encoder.attention.layout import first_rows, pad, padding_of, unpad
 
     batch = tiny_encoder().pack(["never", "the film was good", "it is"])
     padding = padding_of(batch)

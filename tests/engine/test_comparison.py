@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from fastadv.encoder import Encoder
 from fastadv.engine.loop import Trainer
-from fastadv.evaluation import before_after
-from fastadv.evaluation.held_out import load_held_out
+from fastadv.evaluation.before_after import before_after
+from fastadv.evaluation.before_after.held_out import load_held_out
 
 SUBJECTS = ("the film", "this movie", "that story", "one actor", "every scene", "the plot")
 OPINIONS = ("was good", "was bad", "is very dull", "is wonderful", "was almost sad", "is not sharp")
@@ -32,8 +32,8 @@ def make_measured_config(make_config, tmp_path):
 def labelled(monkeypatch):
     """Labelled sentences of the tiny vocabulary in place of the demo's, 20 of which fit the probe."""
     labels = [int(text.endswith(("good", "wonderful", "sharp"))) for text in HELD_OUT]
-    monkeypatch.setattr("fastadv.data.demo.demo_sentiment", lambda: (HELD_OUT, labels))
-    monkeypatch.setattr("fastadv.evaluation.held_out.NUM_PROBE_TRAIN", 20)
+    monkeypatch.setattr("fastadv.data.sources.demo.demo_sentiment", lambda: (HELD_OUT, labels))
+    monkeypatch.setattr("fastadv.evaluation.before_after.held_out.NUM_PROBE_TRAIN", 20)
 
 
 @pytest.fixture

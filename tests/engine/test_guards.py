@@ -7,17 +7,16 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.data.batching import BatchOrder
+from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.engine.build import TrainingData
-from fastadv.engine.checkpoint import newest_checkpoint
-from fastadv.engine.collapse import Collapsed
+from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
 from fastadv.engine.loop import TooManySkips, Trainer
-from fastadv.engine.zero import NonFiniteUpdate
+from fastadv.engine.monitor.collapse import Collapsed
 from fastadv.perturbation import NonFiniteGradient
 from fastadv.train import main
+from tests.small_runs import SENTENCES
 
-from .conftest import SENTENCES
-
-PLANTED = "tests.ranks.planted:Planted"
+PLANTED = "tests.ranks.cases.planted:Planted"
 MODES = [(0, "fp32"), (0, "bf16"), (1, "fp32"), (1, "bf16"), (2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "bf16")]
 # Nothing is drawn, so that a run without a batch can be compared with one that has left it out.
 STILL = {"encoder.dropout": 0.0, "perturbation.sigma": 0.0}
@@ -156,6 +155,6 @@ def test_the_command_ends_in_one_line(monkeypatch, capsys, error):
         raise error
 
     monkeypatch.setattr(Trainer, "fit", fail)
-    monkeypatch.setattr("fastadv.engine.processes.shutdown", lambda wait: None)
+    monkeypatch.setattr("fastadv.distributed.processes.shutdown", lambda wait: None)
     assert main(["--train.output_dir", "runs/never"]) == 1
     assert capsys.readouterr().err == f"fastadv: {error}\n"

@@ -6,14 +6,14 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel
 
-from fastadv.config import OptimizerConfig
-from fastadv.config_checks import check_config, check_encoder
+from fastadv.config.schema import OptimizerConfig
+from fastadv.distributed.optimizer import build_optimizer, linear_schedule
 from fastadv.encoder import Encoder
-from fastadv.encoder.depth import freeze_layers
-from fastadv.encoder.lora import add_lora
+from fastadv.encoder.weights.depth import freeze_layers
+from fastadv.encoder.weights.lora import add_lora
 from fastadv.engine.loop import Trainer
-from fastadv.engine.optimizer import build_optimizer, linear_schedule
 from fastadv.errors import UserError
+from fastadv.launch.checks import check_config, check_encoder
 
 aten = torch.ops.aten
 RANK = 3

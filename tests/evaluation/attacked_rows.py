@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastadv.evaluation.text_attack_rows import TextAttackRow
+from fastadv.evaluation.text.rows import TextAttackRow
 
 LABELS = ("world", "sports", "business", "science")
 

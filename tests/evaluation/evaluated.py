@@ -5,8 +5,8 @@ import json
 
 import torch
 
-from fastadv.cli import main
-from fastadv.data.word_sets import WordSets
+from fastadv.cli.main import main
+from fastadv.data.variants.word_sets import WordSets
 from tests.evaluation.attacked import make_classifier, own_labels, write_table
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.evaluation.attack_data import prepare
+from fastadv.evaluation.resources.attack_data import prepare
 
 CACHE = "llama_index/core/_static/nltk_cache"
 LICENCE = "  1 This is a licence of two lines,\n  2 each of which begins with two spaces.\n"

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fastadv.evaluation.geometry import pair_kernel, uniformity
 from fastadv.evaluation.intervals import (
     log_pair_mean_statistic,
     mean_statistic,
@@ -15,6 +14,7 @@ from fastadv.evaluation.intervals import (
     statistic_interval,
     value_interval,
 )
+from fastadv.evaluation.vectors.geometry import pair_kernel, uniformity
 
 
 def test_counts_are_resamples():

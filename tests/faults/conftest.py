@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.config import Config, to_yaml
+from fastadv.config.schema import Config, to_yaml
 from tests.conftest import WORDS, write_tiny_bert
 from tests.faults.forkserver import ForkServer
 

@@ -24,10 +24,11 @@ from typing import Any, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 _IMPORTED = """
-deepspeed.runtime.zero.stage_1_and_2 fastadv.config_parser fastadv.engine.loop fastadv.planning.plan
-fastadv.encoder.encoder fastadv.encoder.lora fastadv.evaluation.scored_pairs fastadv.evaluation.sts
-fastadv.report.write fastadv.data.tables fastadv.objectives.robustsentembed fastadv.objectives.simcse
-docstring_parser fastadv.encoder.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
+deepspeed.runtime.zero.stage_1_and_2 fastadv.launch.load fastadv.engine.loop fastadv.dry_run
+fastadv.encoder.encoder fastadv.encoder.weights.lora fastadv.evaluation.vectors.scored_pairs
+fastadv.evaluation.vectors.sts fastadv.report.write fastadv.data.sources.tables
+fastadv.objectives.sentences.robustsentembed fastadv.objectives.sentences.simcse
+docstring_parser fastadv.encoder.export.export jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
 pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model tokenizers
 torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert
@@ -218,7 +219,7 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from fastadv.engine.processes import import_deepspeed
+    from fastadv.distributed.processes import import_deepspeed
 
     import_deepspeed()
     for name in _IMPORTED:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from fastadv.engine import processes
+from fastadv.distributed import processes
 from fastadv.objectives.base import Views
-from fastadv.objectives.robustsentembed import RobustSentEmbed
+from fastadv.objectives.sentences.robustsentembed import RobustSentEmbed
 
 
 def _number(name: str) -> int:

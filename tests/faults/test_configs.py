@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import pytest
 
-from fastadv.config import load_config
-from fastadv.config_checks import RULES
+from fastadv.config.schema import load_config
 from fastadv.errors import UserError
+from fastadv.launch.checks import RULES
 
 MEMORY_MIB = 500
 

@@ -8,8 +8,8 @@ from fastadv_kernels.library import TRITON_LAUNCHERS, triton_launcher
 
 pytest.importorskip("triton")
 
-from bench import kernels_aot  # noqa: E402
-from bench.kernel_calls import CALLS, Shape  # noqa: E402
+from bench.gpu import kernels_aot  # noqa: E402
+from bench.gpu.kernel_calls import CALLS, Shape  # noqa: E402
 
 SHAPE = Shape(2, 2, 384, torch.float32)
 

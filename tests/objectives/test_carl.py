@@ -10,9 +10,9 @@ from torch import nn
 
 from fastadv import UserError, load_config
 from fastadv.objectives.base import RunFacts, Views
-from fastadv.objectives.carl import CARL
-from tests.oracle.supervised_cases import CASES, LABELS, NUM_FILLING, NUM_ROWS, examples
-from tests.oracle.torch_run_supervised import SupervisedRun, pack
+from fastadv.objectives.classes.carl import CARL
+from tests.oracle.classes.supervised_cases import CASES, LABELS, NUM_FILLING, NUM_ROWS, examples
+from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack
 
 LABELS = np.array(LABELS)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastadv.objectives.memory_bank import MemoryBanks
+from fastadv.objectives.classes.memory_bank import MemoryBanks
 from fastadv.objectives.ranks import ALONE, Ranks
 
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 4])

@@ -126,7 +126,7 @@ def test_an_objective_that_is_none_is_named_in_one_line(name, message):
 
 def test_your_own_objective_is_found_by_module_and_class(tmp_path, monkeypatch):
     source = """
-        from fastadv.objectives.simcse import SimCSE
+        from fastadv.objectives.sentences.simcse import SimCSE
 
         class Doubled(SimCSE):
             def loss(self, views):

@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastadv import UserError
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.encoder import Encoder
-from fastadv.encoder.classification_head import ClassificationHead
-from fastadv.engine.step import Step
-from fastadv.objectives import rar
+from fastadv.encoder.classifier.classification_head import ClassificationHead
+from fastadv.engine.step.step import Step
 from fastadv.objectives.base import Views
-from fastadv.objectives.rar import RAR, Reconstructor
-from tests.oracle.supervised_cases import BATCHES, CASES, examples
-from tests.oracle.torch_run_supervised import SupervisedRun, pack
+from fastadv.objectives.classes import rar
+from fastadv.objectives.classes.rar import RAR, Reconstructor
+from tests.oracle.classes.supervised_cases import BATCHES, CASES, examples
+from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack
 
 TEXTS = ["the film was not very good .", "a wonderful story !", "it is dull", "never"]
 

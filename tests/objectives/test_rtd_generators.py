@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastadv import UserError
-from fastadv.objectives.rtd_generators import (
+from fastadv.objectives.sentences.rtd_generators import (
     MaskedLanguageModelGenerator,
     UnigramGenerator,
     check_generator,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastadv.objectives.rtd_sampling import draw_columns, draw_tokens
+from fastadv.objectives.sentences.rtd_sampling import draw_columns, draw_tokens
 
 
 def pearson(counts, probabilities):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fastadv.config import load_config
+from fastadv.config.schema import load_config
 from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
-from fastadv.objectives.smart import SMART, symmetric_kl
+from fastadv.objectives.classes.smart import SMART, symmetric_kl
 
 LABELS = torch.tensor([3, 0, 4, 1, 2, 2])
 

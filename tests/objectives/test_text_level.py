@@ -9,7 +9,7 @@ from torch import nn
 
 from fastadv import UserError
 from fastadv.data.packing import PackedBatch
-from fastadv.encoder.classification_head import ClassificationHead
+from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts, Variant, Views
 

@@ -7,7 +7,7 @@ import transformers
 
 from fastadv import UserError
 from fastadv.data.packing import PackedBatch
-from fastadv.objectives.victims import build_victim, check_victim
+from fastadv.objectives.texts.victims import build_victim, check_victim
 
 NAMES = ("world", "sports", "business", "science")
 WIDE = dict(

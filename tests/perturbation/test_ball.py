@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.perturbation import check_resolution, sentence_sizes

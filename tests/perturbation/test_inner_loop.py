@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.perturbation import Adversary
 from fastadv_kernels import row_norm, segment_norm

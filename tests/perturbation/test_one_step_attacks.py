@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastadv import UserError, load_config
-from fastadv.config import PerturbationConfig
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.perturbation import Adversary, check_resolution
 

@@ -5,19 +5,19 @@ from unittest import mock
 import pytest
 import torch
 
-from bench.step_cost import StepCounter, bytes_of, measure_costs
-from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
+from bench.steps.cost import StepCounter, bytes_of, measure_costs
+from fastadv.config.schema import Config, DataConfig, EncoderConfig, PerturbationConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.optimizer import build_optimizer
 from fastadv.encoder import Encoder
-from fastadv.encoder.classification_head import ClassificationHead
-from fastadv.encoder.depth import freeze_layers
-from fastadv.encoder.lora import add_lora
-from fastadv.encoder.source import find_model
-from fastadv.engine.optimizer import build_optimizer
-from fastadv.engine.step import Step
+from fastadv.encoder.classifier.classification_head import ClassificationHead
+from fastadv.encoder.weights.depth import freeze_layers
+from fastadv.encoder.weights.lora import add_lora
+from fastadv.encoder.weights.source import find_model
+from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
-from fastadv.objectives.rtd import build_detection
+from fastadv.objectives.sentences.rtd import build_detection
 from fastadv.planning.cards import CARDS, find_card, peak_flops
 from fastadv.planning.costs import BatchSize, StepCosts, step_flops
 from fastadv.planning.memory import activations, memory
@@ -167,7 +167,7 @@ def test_step_flops_takes_what_a_loop_knows():
 def test_a_generator_is_counted_to_its_last_masked_token():
     from transformers import BertForMaskedLM
 
-    from fastadv.objectives.rtd_generators import MaskedLanguageModelGenerator
+    from fastadv.objectives.sentences.rtd_generators import MaskedLanguageModelGenerator
 
     hf_config, batch = model_config(), make_batch()
     generator = MaskedLanguageModelGenerator(BertForMaskedLM(hf_config), 2, [0, 1, 2], 99)
@@ -294,7 +294,7 @@ def test_roberta_large_has_as_many_parameters_as_its_makers_say(tmp_path):
 
 
 def roberta_large():
-    from bench.scaling_table import LARGE
+    from bench.pages.scaling_table import LARGE
 
     return LARGE
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.step_cost import StepCounter
-from fastadv.config import Config, DataConfig, EncoderConfig, PerturbationConfig
+from bench.steps.cost import StepCounter
+from fastadv.config.schema import Config, DataConfig, EncoderConfig, PerturbationConfig
 from fastadv.encoder import Encoder
-from fastadv.encoder.classification_head import ClassificationHead
-from fastadv.engine.step import Step
+from fastadv.encoder.classifier.classification_head import ClassificationHead
+from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
 from fastadv.planning import wire

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.step_cost import StepCounter
-from fastadv.config import Config
+from bench.steps.cost import StepCounter
+from fastadv.config.schema import Config
+from fastadv.distributed.optimizer import build_optimizer
 from fastadv.encoder import Encoder
-from fastadv.encoder.classification_head import LinearHead
-from fastadv.engine.optimizer import build_optimizer
-from fastadv.engine.step import Step
+from fastadv.encoder.classifier.classification_head import LinearHead
+from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.planning.costs import BatchSize, StepCosts
 from fastadv.planning.memory import activations, memory
@@ -92,7 +92,7 @@ def test_bfloat16_copies_are_of_both_networks():
 
 
 def test_activations_are_of_all_passes():
-    from bench.step_cost import measure_costs
+    from bench.steps.cost import measure_costs
 
     hf_config = model_config(hidden_size=128, intermediate_size=512, num_hidden_layers=4)
     found = {}

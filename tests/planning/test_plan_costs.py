@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.scaling_table import LARGE, TABLES, filled
-from fastadv.config import load_config
+from bench.pages.scaling_table import LARGE, TABLES, filled
+from fastadv.config.schema import load_config
+from fastadv.dry_run import PlanOptions, num_steps, seconds_a_step
 from fastadv.planning.cards import CARDS
 from fastadv.planning.costs import BatchSize, StepCosts
-from fastadv.planning.plan import PlanOptions, num_steps, seconds_a_step
 from fastadv.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ ROBERTA = ROOT / "configs" / "robustsentembed_roberta_large.yaml"
 @pytest.fixture
 def planned(tmp_path, capfd, monkeypatch):
     """Exit status and what a dry run of RoBERTa-large says, of a folder that holds a config.json and nothing else."""
-    monkeypatch.setattr("fastadv.encoder.source.load_weights", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("fastadv.encoder.weights.source.load_weights", lambda *_: pytest.fail("weights were loaded"))
     monkeypatch.setattr("fastadv.encoder.Encoder.from_pretrained", lambda *_: pytest.fail("weights were loaded"))
     LARGE.save_pretrained(tmp_path / "large")
     (tmp_path / "text.txt").write_text("a film\nanother\n", encoding="utf-8")
@@ -131,4 +131,4 @@ def test_the_roberta_large_config_is_what_its_comments_say():
 def test_the_tables_of_the_page_are_those_of_the_model():
     page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     assert set(re.findall(r"<!-- table: (\w+) -->", page)) == set(TABLES)
-    assert filled(page) == page, "run python -m bench.scaling_table --write docs/scaling.md"
+    assert filled(page) == page, "run python -m bench.pages.scaling_table --write docs/scaling.md"

@@ -5,9 +5,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from .cases import of_one_process
-from .nearness import assert_near, make_encoder_folder
-from .start import run_ranks
+from tests.ranks.cases.cases import of_one_process
+from tests.ranks.nearness import assert_near, make_encoder_folder
+from tests.ranks.workers.start import run_ranks
 
 
 class CasesOnRanks:

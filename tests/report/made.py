@@ -4,19 +4,19 @@ import json
 
 import numpy as np
 
-from fastadv.config import EvaluationConfig
-from fastadv.evaluation.before_after import compare
-from fastadv.evaluation.geometry_of_models import write_geometry
+from fastadv.config.schema import EvaluationConfig
+from fastadv.evaluation.before_after.before_after import compare
 from fastadv.evaluation.intervals import NUM_RESAMPLES
 from fastadv.evaluation.model_names import names_of_seeds, plain_name
-from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers, spearman_measured
-from fastadv.evaluation.suite_parts import _GEOMETRY
-from fastadv.evaluation.suite_report import write_evaluation
-from fastadv.evaluation.suite_rows import of_text_rows
-from fastadv.evaluation.text_attack_report import json_ready
-from fastadv.evaluation.text_attack_report import write_report as write_text_attack
-from fastadv.evaluation.text_attack_rows import write_rows
-from fastadv.evaluation.text_attack_run import rows_files
+from fastadv.evaluation.suite.numbers import Measured, Quantity, System, all_numbers, spearman_measured
+from fastadv.evaluation.suite.parts import _GEOMETRY
+from fastadv.evaluation.suite.report import write_evaluation
+from fastadv.evaluation.suite.rows import of_text_rows
+from fastadv.evaluation.text.rows import write_rows
+from fastadv.evaluation.text.run import rows_files
+from fastadv.evaluation.text_report.report import json_ready
+from fastadv.evaluation.text_report.report import write_report as write_text_attack
+from fastadv.evaluation.vectors.geometry_of_models import write_geometry
 from tests.evaluation.attacked_rows import LABELS, drawn_rows
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0)

@@ -7,7 +7,7 @@ from html import escape, unescape
 
 import pytest
 
-from bench.browser import NAMES, VARIABLE, find_browser, open_page
+from bench.pages.browser import NAMES, VARIABLE, find_browser, open_page
 from fastadv.report.content import content_of
 from fastadv.report.page import page
 from fastadv.report.sources import read_sources

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.cli import main
+from fastadv.cli.main import main
 from fastadv.errors import UserError
-from fastadv.report.drawing import chart_png
+from fastadv.pages.drawing import chart_png
 from fastadv.report.write import write_report, write_whole_report
 from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_run, make_text_attack
 from tests.report.parsed_page import Page

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fastadv.evaluation.text_attack_control import AttackedModel
-from fastadv.evaluation.text_attack_findings import findings, renamed
-from fastadv.evaluation.text_attack_rows import SUCCEEDED
+from fastadv.evaluation.text.control import AttackedModel
+from fastadv.evaluation.text.rows import SUCCEEDED
+from fastadv.evaluation.text_report.findings import findings, renamed
 from fastadv.report.content import content_of
 from fastadv.report.named import Looks, found, looks_of, system_names
 from fastadv.report.sources import read_sources

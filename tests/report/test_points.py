@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fastadv.evaluation.attack_settings import AttackSettings
-from fastadv.report.chart import CSV_COLUMNS, MAX_POINTS, Chart, Point, Series, line_series
+from fastadv.evaluation.embeddings.settings import AttackSettings
+from fastadv.pages.chart import CSV_COLUMNS, MAX_POINTS, Chart, Point, Series, line_series
+from fastadv.pages.drawing import chart_png, chart_svg, drawn_names
+from fastadv.pages.table import Estimate
 from fastadv.report.content import content_of
-from fastadv.report.drawing import chart_png, chart_svg, drawn_names
 from fastadv.report.sources import read_sources
-from fastadv.report.table import Estimate
 from tests.report.made import make_embedding_attack, make_evaluation, make_geometry, make_run, make_text_attack
 
 SVG = "{http://www.w3.org/2000/svg}"

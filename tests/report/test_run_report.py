@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fastadv.evaluation.charts import running_mean
+from fastadv.pages.style import running_mean
 from fastadv.report.content import content_of
 from fastadv.report.run_record import read_series
 from fastadv.report.sources import read_sources

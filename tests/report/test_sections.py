@@ -8,14 +8,14 @@ import time
 import pytest
 from matplotlib.font_manager import FontEntry
 
-from fastadv.report import drawing
-from fastadv.report.chart import Chart
-from fastadv.report.config_section import as_text, flattened
+from fastadv.pages import drawing
+from fastadv.pages.chart import Chart
+from fastadv.pages.shown_text import marked
+from fastadv.pages.table import Table
 from fastadv.report.content import _with_own_keys, content_of
-from fastadv.report.section import Section
-from fastadv.report.shown_text import marked
+from fastadv.report.sections.config_section import as_text, flattened
+from fastadv.report.sections.section import Section
 from fastadv.report.sources import read_sources
-from fastadv.report.table import Table
 from tests.evaluation.attacked_rows import made_row
 from tests.report.made import make_geometry, make_text_attack, write_text_rows
 
@@ -153,7 +153,7 @@ def test_texts_are_cut_at_words_and_no_change_comes_of_it():
 
 def test_letters_that_matplotlibs_own_font_lacks_are_drawn_in_one_that_is_installed(monkeypatch):
     fonts = [FontEntry(name=name) for name in ("DejaVu Sans", "Noto Sans CJK SC")]
-    monkeypatch.setattr("fastadv.report.drawing.fontManager.ttflist", fonts)
+    monkeypatch.setattr("fastadv.pages.drawing.fontManager.ttflist", fonts)
     assert drawing._families.__wrapped__() == ["sans-serif", "Noto Sans CJK SC"]
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fastadv.errors import UserError
-from fastadv.evaluation.suite_numbers import Measured, Quantity, System, all_numbers
-from fastadv.evaluation.suite_report import write_evaluation
-from fastadv.evaluation.suite_rows import of_measurement
-from fastadv.evaluation.text_attack_report import json_ready
-from fastadv.report.before_after_section import LOOK_BEFORE
+from fastadv.evaluation.suite.numbers import Measured, Quantity, System, all_numbers
+from fastadv.evaluation.suite.report import write_evaluation
+from fastadv.evaluation.suite.rows import of_measurement
+from fastadv.evaluation.text_report.report import json_ready
 from fastadv.report.content import content_of
+from fastadv.report.sections.before_after_section import LOOK_BEFORE
+from fastadv.report.sections.trade_off_section import shared_radii
 from fastadv.report.sources import read_sources
-from fastadv.report.trade_off_section import shared_radii
 from tests.report.made import make_embedding_attack, make_evaluation, make_run, make_text_attack
 
 SYSTEMS = (System("simcse", ("a",)), System("uscal", ("b",)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.engine.run_folder import begin_run
+from fastadv.engine.checkpoints.run_folder import begin_run
 from fastadv.errors import UserError
 from fastadv.report.write import describe_report, place_of, write_report, write_whole_report
 from fastadv.report.written_files import LIST, clear_written, read_list

@@ -1,0 +1,161 @@
+"""The command line: ``fastadv COMMAND``. Parsing only.
+
+A user's mistake is one line on stderr and exit status 2; a disk that takes no more, or a part of an evaluation that
+could not be done, one line and status 1. Anything else that goes wrong keeps its traceback.
+Every subcommand takes ``--dry_run``: check what was given, say what would be done, do nothing.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Optional, Sequence
+
+from fastadv import __version__
+from fastadv.cli.attack import add_attack
+from fastadv.cli.average import add_average
+from fastadv.cli.evaluate import add_evaluate
+from fastadv.cli.parts import (
+    Parser,
+    add_command,
+    add_encoder_options,
+    check_model,
+    count_from,
+    encoder_words,
+    load_encoder,
+)
+from fastadv.cli.prepare_attack_data import add_prepare_attack_data
+from fastadv.cli.report import add_report
+from fastadv.cli.word_sets import add_word_sets
+from fastadv.errors import SaveFailed, UserError
+
+# torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
+
+_EXAMPLES = """\
+examples:
+  fastadv train --config configs/quickstart.yaml --train.max_steps 100 --train.output_dir runs/longer
+  fastadv encode --model runs/quickstart/model --input sentences.txt --output vectors.npy
+  fastadv evaluate sts --model runs/quickstart/model --data senteval/
+  fastadv attack --model runs/classifier/model --data demo:imdb --out runs/attack
+  fastadv evaluate transfer --model runs/quickstart/model --data senteval/
+  fastadv evaluate geometry --model demo:minilm --model runs/quickstart/model --data senteval/ --out geometry
+  fastadv evaluate all --model plain=runs/a/model --model robust=runs/b/model --data senteval/ --out evaluation
+  fastadv report runs/quickstart
+  fastadv report runs/a runs/b --out runs/compared
+
+`fastadv COMMAND --help` says more of each."""
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Runs one command and returns the exit status.
+
+    Args:
+        argv: the arguments after the program's name; by default those of this process.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if argv[:1] == ["train"]:
+            return _train(argv[1:])
+        arguments = _build_parser().parse_args(argv)
+        return arguments.run(arguments) or 0
+    except UserError as error:
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SaveFailed as error:
+        print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="fastadv",
+        description="Text encoders that keep their meaning under attack.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"fastadv {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    commands.add_parser("train", help="train an encoder, measure it before and after, and export it", add_help=False)
+    _add_encode(commands)
+    add_evaluate(commands)
+    add_attack(commands)
+    add_prepare_attack_data(commands)
+    add_word_sets(commands)
+    add_average(commands)
+    add_report(commands)
+    _add_reshape_checkpoint(commands)
+    return parser
+
+
+def _train(argv: list[str]) -> int:
+    from fastadv.train import main as train
+
+    return train(argv)
+
+
+def _add_encode(commands) -> None:
+    parser = add_command(commands, "encode", _encode, "turn sentences into vectors")
+    add_encoder_options(parser, max_length=None, pooling=None)
+    parser.add_argument("--input", required=True, help="a file of text or a table, a folder, or a dataset")
+    parser.add_argument(
+        "--output",
+        required=True,
+        help="a .npy file (num_sentences, D), or a .parquet file with columns text and vector",
+    )
+    parser.add_argument(
+        "--field", default="text", help="the JSON field or dataset column of the sentence (default: text)"
+    )
+    parser.add_argument("--split", default="train", help="the split of a named dataset (default: train)")
+
+
+def _encode(arguments) -> None:
+    from fastadv.data.sources.sources import open_source
+    from fastadv.encoder.export.encode_file import check_output, encode_file
+
+    output = check_output(arguments.output)
+    open_source(arguments.input, field=arguments.field, split=arguments.split)
+    check_model(arguments)
+    if arguments.dry_run:
+        print(f"would encode {arguments.input} with {encoder_words(arguments)} into {output}")
+        return
+    summary = encode_file(
+        load_encoder(arguments),
+        arguments.input,
+        output,
+        field=arguments.field,
+        batch_size=arguments.batch_size,
+        split=arguments.split,
+        progress=sys.stderr.isatty(),
+    )
+    print(
+        f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']} "
+        f"({summary['sentences_per_s']:.0f} sentences/s); {summary['lines']}"
+    )
+
+
+def _add_reshape_checkpoint(commands) -> None:
+    about = "make a stopped run's newest checkpoint one that another number of processes goes on from"
+    parser = add_command(commands, "reshape-checkpoint", _reshape_checkpoint, about)
+    parser.add_argument("run_folder", help="what train.output_dir named")
+    parser.add_argument("--num_ranks", type=count_from(1), required=True, help="processes that will go on")
+
+
+def _reshape_checkpoint(arguments) -> None:
+    folder = _check_run_folder(arguments.run_folder)
+    from fastadv.engine.checkpoints.reshape import describe_reshaping, reshape_checkpoint
+
+    if arguments.dry_run:
+        print(describe_reshaping(folder, arguments.num_ranks))
+        return
+    checkpoint = reshape_checkpoint(folder, arguments.num_ranks)
+    print(f"{checkpoint}: the same command on {arguments.num_ranks} processes goes on from it")
+
+
+def _check_run_folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    missing = [name for name in ("config.yaml", "metrics.jsonl") if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{name!r} is no run folder: it has no {' and no '.join(missing)}")
+    return folder

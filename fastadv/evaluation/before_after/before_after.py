@@ -1,0 +1,302 @@
+"""One model before training and after it, on the same held-out sentences and the same random starts.
+
+:func:`measure` runs a model once and keeps one value a sentence, so that the "before" half can be taken before
+training starts; :func:`compare` puts two such measurements side by side with paired intervals and runs no model.
+
+Shapes: ``N`` sentences, ``M`` labelled sentences that test the probe, ``D`` hidden size.
+"""
+
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fastadv.config.schema import EvaluationConfig
+from fastadv.data.packing import PackedBatch
+from fastadv.errors import UserError
+from fastadv.evaluation.before_after.embedding_attack import (
+    AttackResult,
+    Loss,
+    evaluation_mode,
+    negative_cosine,
+    pgd_attack,
+)
+from fastadv.evaluation.before_after.held_out import HeldOut, load_held_out
+from fastadv.evaluation.before_after.misspelling import misspell
+from fastadv.evaluation.before_after.probe import fit_probe
+from fastadv.evaluation.intervals import (
+    CONFIDENCE,
+    NUM_RESAMPLES,
+    Statistic,
+    log_pair_mean_statistic,
+    mean_statistic,
+    paired_statistic_interval,
+    resample_counts,
+    statistic_interval,
+)
+from fastadv.evaluation.vectors.geometry import pair_kernel, squared_distances, unit_vectors
+from fastadv.files.atomic_file import written_aside
+
+Measurement = Dict[str, np.ndarray]
+"""name -> one value a sentence; the radius of an attacked value follows an @, as in ``cosine@0.1``"""
+
+PROBE_RADIUS_SHARES = (0.25, 0.5)
+"""the probe is attacked at these shares of the smallest radius: a white-box attack needs far less to flip a label
+than to move a vector past its neighbours (untrained MiniLM: 0.1 right at 0.05·RMS(X), where retrieval@1 is still 1)"""
+
+_ATTACK_ROWS = (
+    ("retrieval", "retrieval@1"),
+    ("centred_cosine", "centred cosine"),
+    ("cosine", "cosine"),
+)
+
+
+def evaluate_before_after(
+    before, after, cfg: EvaluationConfig, data_field: str = "text", progress: bool = False
+) -> dict:
+    """:func:`compare` of two encoders with one tokenizer, measured one after the other."""
+    held_out = load_held_out(cfg, before, data_field)
+    return compare(
+        measure(before, cfg, held_out, progress=progress), measure(after, cfg, held_out, progress=progress), cfg
+    )
+
+
+def measure(
+    encoder, cfg: EvaluationConfig, held_out: HeldOut, batch_size: int = 64, progress: bool = False
+) -> Measurement:
+    """Runs ``encoder`` on the held-out sentences, clean and attacked.
+
+    Returns:
+        * ``vectors`` (N, D): clean vectors;
+        * ``alignment`` (N,): ‖f(x) − f(x⁺)‖² where x⁺ is x under another dropout mask (0 without dropout);
+        * for each radius r, under an attack on the cosine to the clean vector: ``retrieval@r`` (N,) whether the
+          attacked vector is nearer to its own clean vector than to any other sentence's, ``cosine@r`` (N,),
+          ``centred_cosine@r`` (N,) with this model's mean clean vector subtracted from both sides, and
+          ``noise_retrieval@r`` (N,) at the random start;
+        * with a probe: ``probe@0`` (M,) whether it is right on clean sentences, ``probe_misspelt`` (M,) whether it is
+          on mistyped ones, and ``probe@r`` (M,) whether it is under an attack on its own cross-entropy, r from
+          :func:`probe_radii`.
+
+    Raises:
+        UserError: the model's vectors are not finite.
+    """
+    num_probe_texts = len(held_out.probe_test[0])
+    num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
+    bar = tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress)
+    vectors = _clean_vectors(encoder, held_out.sentences, batch_size)
+    result: Measurement = {
+        "vectors": vectors,
+        "alignment": dropout_distances(encoder, held_out.sentences, batch_size, cfg.seed),
+    }
+
+    def cosine_loss(rows: Sequence[int]) -> Loss:
+        return negative_cosine(_tensor(vectors[rows], encoder))
+
+    for radius in cfg.radii:
+        attacked, at_start = _attack_all(encoder, held_out.sentences, cosine_loss, radius, cfg, batch_size, bar)
+        mean = vectors.mean(axis=0)
+        result[_at("retrieval", radius)] = _is_nearest(attacked, vectors)
+        result[_at("centred_cosine", radius)] = _cosines(attacked - mean, vectors - mean)
+        result[_at("cosine", radius)] = _cosines(attacked, vectors)
+        result[_at("noise_retrieval", radius)] = _is_nearest(at_start, vectors)
+    if num_probe_texts:
+        result.update(_measure_probe(encoder, cfg, held_out, batch_size, bar))
+    bar.close()
+    return result
+
+
+def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> dict:
+    """The table as plain numbers, ready for JSON.
+
+    Returns:
+        the settings; ``rows``: for each quantity its ``label``, ``radius`` (or None), ``better`` ("higher" or
+        "lower"), ``before``, ``after``, ``difference``, and the bounds ``low``, ``high`` (of the difference, paired),
+        ``before_low``, ``before_high``, ``after_low``, ``after_high``; and ``warnings``, one line each.
+
+    Raises:
+        ValueError: the two measurements are not of the same sentences and radii.
+    """
+    for name in {*before, *after} - {"vectors"}:
+        if name not in before or name not in after or before[name].shape != after[name].shape:
+            raise ValueError(
+                f"the measurements before and after do not match in {name!r}: measure both with one config"
+            )
+    num_sentences = len(before["alignment"])
+    counts = resample_counts(num_sentences, seed=cfg.seed)
+
+    def mean_row(name: str, label: str, better: str, counts: np.ndarray = counts, radius=None) -> dict:
+        statistics = mean_statistic(before[name]), mean_statistic(after[name])
+        return _row(name, label, better, statistics, counts, radius)
+
+    rows = [
+        mean_row(_at(name, radius), label, "higher", radius=radius)
+        for name, label in _ATTACK_ROWS
+        for radius in cfg.radii
+    ]
+    rows.append(mean_row("alignment", "alignment (two dropout masks)", "lower"))
+    kernels = pair_kernel(before["vectors"]), pair_kernel(after["vectors"])
+    rows.append(_row("uniformity", "uniformity", "lower", tuple(map(log_pair_mean_statistic, kernels)), counts, None))
+    if "probe@0" in before:
+        probe_counts = resample_counts(len(before["probe@0"]), seed=cfg.seed)
+        rows.append(mean_row("probe@0", "sentiment probe", "higher", probe_counts))
+        rows.append(mean_row("probe_misspelt", "sentiment probe", "higher", probe_counts))
+        for radius in probe_radii(cfg):
+            rows.append(mean_row(_at("probe", radius), "sentiment probe", "higher", probe_counts, radius))
+    return {
+        "num_sentences": num_sentences,
+        "num_probe_sentences": len(before.get("probe@0", [])),
+        "radii": [float(radius) for radius in cfg.radii],
+        "num_steps": cfg.num_steps,
+        "held_out": cfg.held_out,
+        "seed": cfg.seed,
+        "confidence": CONFIDENCE,
+        "num_resamples": NUM_RESAMPLES,
+        "rows": rows,
+        "warnings": [*masking_warnings("before", before, cfg), *masking_warnings("after", after, cfg)],
+    }
+
+
+def save_measurement(measurement: Measurement, path: str | Path) -> None:
+    """Keeps a measurement as .npz, so that a resumed run need not measure its first model again."""
+    with written_aside(path) as aside, aside.open("wb") as file:
+        np.savez(file, **measurement)
+
+
+def load_measurement(path: str | Path) -> Measurement:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def probe_radii(cfg: EvaluationConfig) -> List[float]:
+    """The radii at which the probe is attacked."""
+    return [share * min(cfg.radii) for share in PROBE_RADIUS_SHARES] if cfg.radii else []
+
+
+def _row(
+    key: str, label: str, better: str, statistics: Tuple[Statistic, Statistic], counts: np.ndarray, radius
+) -> dict:
+    before, after = (statistic_interval(statistic, counts) for statistic in statistics)
+    difference = paired_statistic_interval(*statistics, counts)
+    return {
+        "key": key,
+        "label": label,
+        "radius": None if radius is None else float(radius),
+        "better": better,
+        "before": before.value,
+        "after": after.value,
+        "difference": difference.value,
+        "low": difference.low,
+        "high": difference.high,
+        "before_low": before.low,
+        "before_high": before.high,
+        "after_low": after.low,
+        "after_high": after.high,
+    }
+
+
+def masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig) -> Iterator[str]:
+    """An attack that does less than noise has found no gradient: its numbers then say nothing of robustness."""
+    for radius in cfg.radii:
+        noise, attacked = (
+            measurement[_at("noise_retrieval", radius)].mean(),
+            measurement[_at("retrieval", radius)].mean(),
+        )
+        if attacked > noise:
+            yield (
+                f"{which}: at radius {radius:g} retrieval@1 is {attacked:.3f} under attack but {noise:.3f} under mere "
+                "noise; the model may hide its gradients"
+            )
+
+
+def _measure_probe(encoder, cfg: EvaluationConfig, held_out: HeldOut, batch_size: int, bar: tqdm) -> Measurement:
+    train_texts, train_labels = held_out.probe_train
+    texts, labels = held_out.probe_test[0], np.asarray(held_out.probe_test[1])
+    probe = fit_probe(_clean_vectors(encoder, train_texts, batch_size), train_labels)
+    result = {"probe@0": probe.is_right(_clean_vectors(encoder, texts, batch_size), labels).astype(np.float64)}
+
+    def probe_loss(rows: Sequence[int]) -> Loss:
+        return probe.cross_entropy(_tensor(labels[rows], encoder))
+
+    misspelt = [misspell(text, cfg.seed, number) for number, text in enumerate(texts)]
+    result["probe_misspelt"] = probe.is_right(_clean_vectors(encoder, misspelt, batch_size), labels).astype(np.float64)
+    for radius in probe_radii(cfg):
+        attacked, _ = _attack_all(encoder, texts, probe_loss, radius, cfg, batch_size, bar)
+        result[_at("probe", radius)] = probe.is_right(attacked, labels).astype(np.float64)
+    return result
+
+
+def _attack_all(
+    encoder,
+    texts: Sequence[str],
+    loss_of: Callable[[Sequence[int]], Loss],
+    radius: float,
+    cfg: EvaluationConfig,
+    batch_size: int,
+    bar: tqdm,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Attacked vectors and vectors at the random start, (N, D) each, in the order of ``texts``."""
+
+    def run(batch: PackedBatch, rows: Sequence[int]) -> AttackResult:
+        result = pgd_attack(encoder, batch, loss_of(rows), radius, num_steps=cfg.num_steps, draws=rows, seed=cfg.seed)
+        bar.update(len(rows))
+        return result.vectors, result.start_vectors
+
+    return _in_batches(encoder, texts, run, batch_size)
+
+
+def _clean_vectors(encoder, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    vectors = encoder.encode_texts(list(texts), batch_size=batch_size)
+    if not np.isfinite(vectors).all():
+        raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
+    return vectors
+
+
+def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int) -> np.ndarray:
+    """(N,) squared distance of a sentence's unit vectors under two dropout masks; the masks come from ``seed``."""
+
+    def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:
+        return tuple(encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
+
+    with evaluation_mode(encoder), torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return squared_distances(*_in_batches(encoder, texts, run, batch_size))
+
+
+def _in_batches(encoder, texts: Sequence[str], run: Callable, batch_size: int) -> Tuple[np.ndarray, ...]:
+    """Runs ``run(batch, rows)`` over batches of near lengths and puts its row-wise tensors back in order."""
+    lengths = [len(tokens) for tokens in encoder.tokenize(list(texts))[0]]
+    order = np.argsort(lengths, kind="stable")
+    parts = []
+    for begin in range(0, len(order), batch_size):
+        rows = order[begin : begin + batch_size].tolist()
+        batch = encoder.pack([texts[row] for row in rows])
+        parts.append([tensor.detach().float().cpu().numpy() for tensor in run(batch, rows)])
+    back = np.argsort(order)
+    return tuple(np.concatenate(column)[back] for column in zip(*parts))
+
+
+def _is_nearest(vectors: np.ndarray, clean: np.ndarray) -> np.ndarray:
+    """(N,) 1.0 where row i of ``vectors`` has a larger cosine to ``clean[i]`` than to every other row of ``clean``.
+
+    A tie is a miss, so that a model that maps everything to one vector retrieves nothing.
+    """
+    similarity = unit_vectors(vectors) @ unit_vectors(clean).T
+    own = similarity.diagonal().copy()
+    np.fill_diagonal(similarity, -np.inf)
+    return (own > similarity.max(axis=1)).astype(np.float64)
+
+
+def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(N,) cosine of row i of x and row i of y; 0 where one of them is zero."""
+    return np.einsum("nd,nd->n", unit_vectors(x), unit_vectors(y))
+
+
+def _at(name: str, radius: float) -> str:
+    return f"{name}@{radius:g}"
+
+
+def _tensor(array: np.ndarray, encoder) -> Tensor:
+    return torch.as_tensor(array, device=encoder.device)

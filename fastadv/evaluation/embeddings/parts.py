@@ -1,0 +1,101 @@
+"""Where attacks leave what is finished: files named by a hash of all that has a say in them, and that hash."""
+
+import hashlib
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Optional, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastadv.errors import UserError
+from fastadv.evaluation.embeddings.classifier_attack import Part
+from fastadv.evaluation.embeddings.settings import AttackSettings
+from fastadv.files.atomic_file import written_aside
+
+# Part of every key: raise it when the same settings would give other numbers.
+PARTS_VERSION = 1
+
+FILES = ("attack.json", "attack.csv", "attack.png")
+"""of an attack on embeddings"""
+RECONSTRUCT_FILES = ("reconstruct.json", "reconstruct.csv", "reconstruct.html")
+"""of one whose end is text, which may share the folder"""
+
+
+DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+"""what a file of arrays that is not there, or not whole, ends in: it is made anew"""
+
+
+class FolderOfParts:
+    """Finished parts of one model's attack, as .npz files; see `fastadv.evaluation.embeddings.classifier_attack.Parts`.
+
+    Args:
+        folder: shared by models and settings.
+        inputs: what has a say beside the settings.
+    """
+
+    def __init__(self, folder: Path, inputs: Sequence[Optional[str]], settings: AttackSettings):
+        self._folder, self._inputs, self._settings = folder, list(inputs), settings
+        folder.mkdir(exist_ok=True)
+
+    def path(self, which: int | str) -> Path:
+        """Of radius ``which``, of the clean pass (-1), or of the checks."""
+        settings = self._settings.as_dict()
+        if which == -1:
+            # The clean pass is that of the texts and the model alone.
+            key = ["clean", self._inputs]
+        else:
+            # A radius attacks what those before it have left.
+            end = len(settings["epsilons"]) if which == "checks" else which + 1
+            settings["epsilons"] = settings["epsilons"][:end]
+            key = ["checks" if which == "checks" else "radius", self._inputs, settings]
+        return part_path(self._folder, key, "json" if which == "checks" else "npz")
+
+    def load(self, number: int) -> Optional[Part]:
+        try:
+            with np.load(self.path(number), allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except DAMAGED:
+            return None
+
+    def save(self, number: int, part: Part) -> None:
+        with written_aside(self.path(number)) as aside, aside.open("wb") as file:
+            np.savez(file, **part)
+
+
+def part_path(folder: Path, key: list, ending: str) -> Path:
+    """The file of the part that ``key``, plain values of all that has a say in it, makes."""
+    digest = hashlib.blake2b(json.dumps([PARTS_VERSION, *key], sort_keys=True).encode(), digest_size=16).hexdigest()
+    return folder / f"{digest}.{ending}"
+
+
+def hash_of_weights(module: nn.Module) -> str:
+    """Equal for modules of equal weights by name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(classifier) -> str:
+    """Equal for classifiers that say the same of every text, at every point around it."""
+    encoder, digest = classifier.encoder, hashlib.blake2b(hash_of_weights(classifier).encode(), digest_size=16)
+    of_no_weight = ("_name_or_path", "transformers_version")
+    config = {name: value for name, value in encoder.hf.config.to_dict().items() if name not in of_no_weight}
+    facts = [encoder.tokenizer_fingerprint, encoder.max_length, encoder.perturb_at, list(classifier.label_map.names)]
+    digest.update(json.dumps([facts, config], sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def check_out(out: str) -> Path:
+    """The folder to write to. UserError where it is a file, or holds something that no attack has written."""
+    folder, known = Path(out).expanduser(), (*FILES, *RECONSTRUCT_FILES, "parts")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {out!r} is a file; expected a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in known):
+        raise UserError(f"--out {out!r} holds something other than an attack; give a new or empty folder")
+    return folder

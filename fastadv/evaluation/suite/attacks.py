@@ -1,0 +1,324 @@
+"""The parts of an evaluation that attack: embeddings, texts. See ``suite_parts.py``.
+
+Numbers of single rows are read from the files that the attacks leave, so that whoever has the files has the numbers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from fastadv.config.schema import EvaluationConfig
+from fastadv.data.labelled.labelled_sources import TEXT, LabelledTexts
+from fastadv.data.sources.sources import iterate_sentences
+from fastadv.errors import UserError
+from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
+from fastadv.evaluation.embeddings.run import AttackRun
+from fastadv.evaluation.embeddings.settings import AttackSettings
+from fastadv.evaluation.model_names import plain_name
+from fastadv.evaluation.suite.models import SuiteModel, at_shortest
+from fastadv.evaluation.suite.numbers import Quantity
+from fastadv.evaluation.suite.parts import Found, PartData, check_each, sha256_of, those_that_can, write_json
+from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
+from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
+from fastadv.evaluation.text.rows import read_rows
+from fastadv.evaluation.text.run import TextAttackRun, rows_files
+from fastadv.evaluation.text_report.report import REPORT_FILES, version_of
+from fastadv.evaluation.vectors.accuracy import check_finite
+
+
+class _Attacked(NamedTuple):
+    """What encoders and classifiers are attacked on differs, and so does what keeps them from it."""
+
+    labelled: Optional[LabelledTexts] = None
+    why_no_classifier: Optional[str] = None
+    why_no_encoder: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class EmbeddingPart:
+    """Of classifiers ``fastadv attack``; of encoders without a head the table of
+    `fastadv.evaluation.before_after.before_after`."""
+
+    labelled: AttackedData
+    settings_of_attack: AttackSettings
+    of_encoders: EvaluationConfig
+    batch_size: int = 32
+    name: str = "embeddings"
+    version: int = 1
+
+    @property
+    def seed(self) -> int:
+        return self.settings_of_attack.seed
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        found, words, paths, hashes, num_rows = _Attacked(), [], [], [], 0
+        if any(model.is_classifier for model in models):
+            try:
+                data = self.labelled.read()[0]
+                found = found._replace(labelled=data)
+                words.append(f"{len(data)} texts of {self.labelled.source} under {self.settings_of_attack.method}")
+                paths.append(self.labelled.source)
+                hashes.append(hash_of_texts(data))
+                num_rows += len(data)
+            except UserError as error:
+                found = found._replace(why_no_classifier=str(error))
+        if not all(model.is_classifier for model in models):
+            cfg = self.of_encoders
+            try:
+                sentences = _held_out_sentences(cfg)
+                words.append(f"{cfg.num_sentences} sentences of {cfg.held_out} under PGD")
+                paths.append(cfg.held_out)
+                hashes.append(sha256_of(sentences))
+                num_rows += cfg.num_sentences
+            except UserError as error:
+                found = found._replace(why_no_encoder=str(error))
+        notes = _notes_of_kinds(models)
+        return PartData(found, ", ".join(paths), sha256_of(hashes), num_rows, "; ".join(words), notes=notes)
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        if not model.is_classifier:
+            return data.content.why_no_encoder
+        if data.content.labelled is None:
+            return data.content.why_no_classifier
+        return _unknown_label(model, data.content.labelled, self.labelled.source)
+
+    def settings(self) -> dict:
+        return {"classifiers": self.settings_of_attack.as_dict(), "encoders": vars(self.of_encoders)}
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        usable, whys = those_that_can(self, models, data)
+        found = Found([], [], self.settings(), whys)
+        kinds = [[model for model in usable if model.is_classifier == is_one] for is_one in (True, False)]
+        for of_kind, attack in zip(kinds, (self._classifiers, self._encoders)):
+            if not of_kind:
+                continue
+            try:
+                attack(of_kind, data.content, out, progress, found)
+            except UserError as error:
+                whys.update({model.model: str(error) for model in of_kind if model.model not in whys})
+        return found
+
+    def _classifiers(self, models: List[SuiteModel], data: _Attacked, out: Path, progress: bool, found: Found) -> None:
+        def check(model: SuiteModel) -> None:
+            _check_logits(model, model.load_classifier(), data.labelled, self.labelled.source, self.batch_size)
+
+        models = at_shortest(check_each(models, check, found.whys))
+        run = AttackRun(
+            models=[model.model for model in models],
+            data=self.labelled,
+            settings=self.settings_of_attack,
+            out=str(out),
+            max_length=models[0].max_length,
+            batch_size=self.batch_size,
+            names=[model.name for model in models],
+        )
+        results = run.run(progress)
+        found.files += ["attack.json", "attack.csv", "attack.png"]
+        fooled = fooling_radii(out / "attack.csv")
+        base = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
+        for entry in results["models"]:
+            found.warnings += [f"{entry['name']}: {warning}" for warning in entry["warnings"]]
+            radii = fooled[entry["name"]]
+            # Radii as the file writes them.
+            for epsilon in (None, *(row["epsilon"] for row in entry["epsilons"])):
+                rows = 100.0 * (radii > (0.0 if epsilon is None else float(f"{epsilon:g}")))
+                found.measured.append(share_measured(base._replace(epsilon=epsilon), entry["model"], rows))
+
+    def _encoders(self, models: List[SuiteModel], data: _Attacked, out: Path, progress: bool, found: Found) -> None:
+        from fastadv.evaluation.before_after.before_after import masking_warnings, measure, save_measurement
+        from fastadv.evaluation.before_after.held_out import load_held_out
+
+        held_out, values = None, {}
+        (out / "parts").mkdir(parents=True, exist_ok=True)
+        for model in at_shortest(models):
+            try:
+                encoder = model.load()
+                # One draw for all, distinct for the tokenizer of the first that can be measured.
+                drawn = held_out or load_held_out(self.of_encoders, encoder)
+                key = ["encoder", self.version, model.key, vars(self.of_encoders), sha256_of(vars(drawn))]
+                path = part_path(out / "parts", key, "npz")
+                of_model = _kept_measurement(path)
+                if of_model is None:
+                    of_model = measure(encoder, self.of_encoders, drawn, self.batch_size, progress)
+                    save_measurement(of_model, path)
+            except UserError as error:
+                found.whys[model.model] = f"{model.name} on {self.of_encoders.held_out}: {error}"
+                continue
+            held_out, values[model.model] = drawn, of_model
+            found.warnings += masking_warnings(model.name, of_model, self.of_encoders)
+        for model, of_model in values.items():
+            found.measured += list(of_measurement(self.name, set_name(self.of_encoders.held_out), model, of_model))
+        shown = {m: {q: float(v.mean()) for q, v in of.items() if q != "vectors"} for m, of in values.items()}
+        write_json(out / "encoders.json", {"settings": vars(self.of_encoders), "models": shown})
+        found.files.append("encoders.json")
+
+
+class _Texts(NamedTuple):
+    """Texts to attack, and those that a probe is fitted on."""
+
+    data: LabelledTexts
+    rows: np.ndarray
+    train: Optional[LabelledTexts] = None
+    why_no_probe: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """``fastadv attack --recipe``; an encoder without a head is attacked with a probe on top (`probe_victim`)."""
+
+    labelled: AttackedData
+    settings_of_attack: TextAttackSettings
+    name: str
+    victims: str
+    """a folder for encoders with a probe"""
+    batch_size: int = 64
+    version: int = 1
+
+    @property
+    def seed(self) -> int:
+        return self.settings_of_attack.seed
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        self.settings_of_attack.check()
+        found = _Texts(*self.labelled.read())
+        data, source = found.data, self.labelled.source
+        if any(_can_have_probe(model) for model in models):
+            try:
+                found = found._replace(train=self._train(data))
+            except UserError as error:
+                found = found._replace(why_no_probe=str(error))
+        words = f"{len(data)} texts of {source}, by {self.settings_of_attack.recipe}"
+        beside = () if found.train is None else (hash_of_texts(found.train),)
+        return PartData(found, source, hash_of_texts(data), len(data), words, beside=beside)
+
+    def _train(self, attacked: LabelledTexts) -> LabelledTexts:
+        from fastadv.data.labelled.labelled_sources import read_labelled
+        from fastadv.evaluation.victims.probe import draw_train
+
+        given = self.labelled
+        whole = read_labelled(given.source, given.label_field, given.field, given.pair_field, "train")
+        return draw_train(whole, attacked.first, seed=given.seed)
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        why = self._own_why_not(model, data)
+        if why is not None:
+            return why
+        first = next(one for one in models if self._own_why_not(one, data) is None)
+        classes, wanted = (_classes(one, data.content) for one in (model, first))
+        if set(classes) == set(wanted):
+            return None
+        return (
+            f"{model.name} has the classes {', '.join(classes)} and {first.name}, which it would be compared with, "
+            f"{', '.join(wanted)}; a control needs the same"
+        )
+
+    def _own_why_not(self, model: SuiteModel, data: PartData) -> Optional[str]:
+        if model.is_classifier:
+            return _unknown_label(model, data.content.data, self.labelled.source)
+        if not _can_have_probe(model):
+            return f"{model.name} pools by {model.pooling}, and a linear probe reads mean-pooled vectors"
+        return data.content.why_no_probe
+
+    def settings(self) -> dict:
+        return {"attack": self.settings_of_attack.as_key(), "probe": "logistic regression, for models without a head"}
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        victims: Dict[str, str] = {}
+
+        def check(model: SuiteModel) -> None:
+            folder = model.model if model.is_classifier else self._with_probe(model, data.content)
+            self.settings_of_attack.check([folder])
+            classifier = model.load_classifier(folder)
+            _check_logits(model, classifier, data.content.data, self.labelled.source, self.batch_size)
+            victims[model.model] = folder
+
+        usable, whys = those_that_can(self, models, data)
+        usable = at_shortest(check_each(usable, check, whys))
+        run = TextAttackRun(
+            models=[victims[model.model] for model in usable],
+            data=self.labelled,
+            settings=self.settings_of_attack,
+            out=str(out),
+            max_length=usable[0].max_length,
+            names=[model.name for model in usable],
+        )
+        results = run.run(progress)
+        paths = rows_files(out, [entry["name"] for entry in results["models"]])
+        measured = []
+        for model, path in zip(usable, paths):
+            measured += of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
+        files = [*REPORT_FILES, *(path.name for path in paths)]
+        protocol = {**self.settings(), "controls": results["findings"], "sha256_of_probe_texts": data.beside}
+        return Found(measured, files, protocol, whys, baseline=usable[0].name if len(usable) > 1 else None)
+
+    def _with_probe(self, model: SuiteModel, data: _Texts) -> str:
+        """A folder of the encoder with a probe, made where it is not there."""
+        from fastadv.evaluation.vectors.vector_cache import digest_of
+        from fastadv.evaluation.victims.probe import write_victim
+
+        # Another release may fit another probe.
+        digest = digest_of([self.version, model.key, hash_of_texts(data.train), version_of("scikit-learn")])[:12]
+        folder = Path(self.victims) / f"{plain_name(model.name)}-{digest}"
+        if not folder.is_dir():
+            write_victim(model.load(), data.train, folder, self.batch_size)
+        return str(folder)
+
+
+def _notes_of_kinds(models: Sequence[SuiteModel]) -> Dict[str, str]:
+    """Model → why it has not the quantities of the other kind, where both are there."""
+    if len({model.is_classifier for model in models}) < 2:
+        return {}
+    of_kind = {
+        True: "a classifier: attacked by its accuracy",
+        False: "an encoder without a head: attacked by retrieval and a probe of sentiment",
+    }
+    return {model.model: of_kind[model.is_classifier] for model in models}
+
+
+def _held_out_sentences(cfg: EvaluationConfig) -> List[str]:
+    """UserError where they, or the texts of the probe, are fewer than asked for."""
+    from fastadv.evaluation.before_after.held_out import check_probe_sentences
+
+    check_probe_sentences(cfg)
+    sentences = list(iterate_sentences(cfg.held_out, field=TEXT, split=cfg.held_out_split))
+    num_distinct = len(set(sentences))
+    if num_distinct < cfg.num_sentences:
+        raise UserError(
+            f"{cfg.held_out} has {num_distinct} sentences that differ, and {cfg.num_sentences} are asked for"
+        )
+    return sentences
+
+
+def _kept_measurement(path: Path) -> Optional[Dict[str, np.ndarray]]:
+    """None where it is not there, or damaged."""
+    from fastadv.evaluation.before_after.before_after import load_measurement
+
+    try:
+        return load_measurement(path)
+    except DAMAGED:
+        return None
+
+
+def _check_logits(model: SuiteModel, classifier, data: LabelledTexts, source: str, batch_size: int) -> None:
+    logits = classifier.classify_texts(data.first, pairs=data.second, batch_size=batch_size)
+    check_finite(logits, f"{model.name} on {source}")
+
+
+def _unknown_label(model: SuiteModel, data: LabelledTexts, source: str) -> Optional[str]:
+    names = dict.fromkeys(data.label_map.names[label] for label in data.labels)
+    unknown = next((name for name in names if name not in model.labels), None)
+    if unknown is None:
+        return None
+    return f"{source} has the label {unknown!r}, which is no class of {model.name} ({', '.join(model.labels)})"
+
+
+def _can_have_probe(model: SuiteModel) -> bool:
+    return not model.is_classifier and model.pooling == "mean"
+
+
+def _classes(model: SuiteModel, data: _Texts) -> Tuple[str, ...]:
+    """Of the classifier that is attacked."""
+    return tuple(model.labels if model.is_classifier else data.train.label_map.names)

@@ -1,0 +1,173 @@
+"""The models of an evaluation: which systems they are seeds of, what kind they are, and whether they work at all."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from fastadv.errors import UserError
+from fastadv.evaluation.embeddings.parts import fingerprint
+from fastadv.evaluation.model_names import names_of_seeds, short_names
+from fastadv.evaluation.suite.numbers import System
+from fastadv.evaluation.vectors.vector_cache import model_fingerprint
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_. +-]*)=(.+)", re.DOTALL)
+
+_SIGNS = (
+    "A film about two brothers.",
+    "The weather will be fine tomorrow!",
+    "No.",
+    "She had never seen so many books in one small room, and she read them all.",
+)
+"""texts that any model tells apart"""
+
+_EXPORT = "model"
+"""what the folder of a run's model is called"""
+
+
+@dataclass(frozen=True)
+class SuiteModel:
+    """One model of a system."""
+
+    model: str
+    """as it was given"""
+    name: str
+    """in tables and file names"""
+    pooling: Optional[str]
+    max_length: Optional[int]
+    is_classifier: bool = False
+    fingerprint: str = ""
+    """of its weights, configuration, tokenizer, and head"""
+    why: Optional[str] = None
+    """what keeps it from being measured"""
+    labels: Tuple[str, ...] = ()
+    """a classifier's classes"""
+
+    @property
+    def key(self) -> list:
+        """All of it that has a say in a number."""
+        return [self.fingerprint, self.pooling, self.max_length, self.is_classifier, self.why]
+
+    @property
+    def kind(self) -> str:
+        return "classifier" if self.is_classifier else "encoder"
+
+    def load(self):
+        """A `fastadv.Encoder`."""
+        from fastadv.encoder import Encoder
+
+        return Encoder.from_pretrained(self.model, pooling=self.pooling, max_length=self.max_length)
+
+    def load_classifier(self, folder: Optional[str] = None):
+        """A `fastadv.encoder.classifier.classifier.Classifier`, of ``folder`` where it is an encoder with a head made
+        for it."""
+        from fastadv.encoder.classifier.classifier import Classifier
+
+        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length)
+
+    def described(self, system: str) -> dict:
+        """For ``evaluation.json``."""
+        facts = {name: getattr(self, name) for name in ("kind", "pooling", "max_length", "fingerprint", "why")}
+        return {"model": self.model, "name": self.name, "system": system, **facts}
+
+
+def at_shortest(models: Sequence[SuiteModel]) -> List[SuiteModel]:
+    """All of them cutting texts to the shortest length of one: attacked alike."""
+    lengths = [model.max_length for model in models if model.max_length is not None]
+    return [replace(model, max_length=min(lengths)) for model in models] if lengths else list(models)
+
+
+def systems_of(given: Sequence[str]) -> List[System]:
+    """``[NAME=]DIR[,DIR...]`` each; a system without a name has that of its first folder.
+
+    Raises:
+        UserError: an empty folder name, a model or a name that is given twice.
+    """
+    named: List[Tuple[Optional[str], Tuple[str, ...]]] = []
+    for text in given:
+        found = _NAMED.fullmatch(text)
+        name, folders = (found.group(1), found.group(2)) if found else (None, text)
+        models = tuple(folders.split(","))
+        if not all(model.strip() for model in models):
+            raise UserError(f"--model {text!r}: expected [NAME=]DIR[,DIR...], each DIR with a name")
+        named.append((name, models))
+    every = [model for _, models in named for model in models]
+    places = [_place(model) for model in every]
+    twice = next((model for model, place in zip(every, places) if places.count(place) > 1), None)
+    if twice is not None:
+        raise UserError(f"--model {twice} is given twice; expected each model once")
+    firsts = [models[0] for _, models in named]
+    short = short_names(firsts) if len(firsts) > 1 else [_last_name(firsts[0])]
+    systems = [System(name or own, models) for (name, models), own in zip(named, short)]
+    names = [system.name for system in systems]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"--model: two systems are called {twice!r}; give each a name of its own, NAME=DIR")
+    return systems
+
+
+def _place(model: str) -> str:
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model.rstrip("/")
+
+
+def _last_name(model: str) -> str:
+    """runs/mine/model is mine."""
+    parts = [part for part in Path(_place(model)).parts if part != "/"] or [model]
+    return parts[-2] if parts[-1] == _EXPORT and len(parts) > 1 else parts[-1]
+
+
+def find_models(systems: Sequence[System], pooling: Optional[str], max_length: Optional[int]) -> List[SuiteModel]:
+    """All models in their order, without reading weights: called as their system is, with what tells its seeds apart.
+
+    Raises:
+        UserError: a model that is not there, too short, or not pooled as named or known.
+    """
+    every = [model for system in systems for model in system.models]
+    names = names_of_seeds({system.name: system.models for system in systems})
+    return [_found(model, name, pooling, max_length) for model, name in zip(every, names)]
+
+
+def _found(model: str, name: str, pooling: Optional[str], max_length: Optional[int]) -> SuiteModel:
+    from fastadv.data.labelled.labels import LabelMap
+    from fastadv.encoder.classifier.classification_head import HEAD_FILE
+    from fastadv.encoder.weights.source import find_file, find_model
+
+    source = find_model(model)
+    source.check_max_length(max_length)
+    found = SuiteModel(model, name, source.choose_pooling(pooling), max_length)
+    has_head = find_file(source.location, HEAD_FILE) is not None or any(
+        architecture.endswith("ForSequenceClassification") for architecture in source.config.architectures or ()
+    )
+    if not has_head:
+        return found
+    try:
+        return replace(found, is_classifier=True, labels=tuple(LabelMap.from_config(source.config).names))
+    except UserError as error:
+        return replace(found, is_classifier=True, why=str(error))
+
+
+def examine(model: SuiteModel) -> SuiteModel:
+    """The model with its fingerprint, and with what is wrong with it where it makes no use of texts."""
+    try:
+        encoder = model.load()
+        of_model, why = [model_fingerprint(encoder)], model.why or _what_is_wrong(encoder.encode_texts(list(_SIGNS)))
+        if model.is_classifier and why is None:
+            classifier = model.load_classifier()
+            of_model.append(fingerprint(classifier))
+            if not np.isfinite(classifier.classify_texts(list(_SIGNS))).all():
+                why = "the classifier gives logits with NaN or infinity"
+    except UserError as error:
+        return replace(model, why=str(error))
+    return replace(model, fingerprint="-".join(of_model), max_length=encoder.max_length, why=why)
+
+
+def _what_is_wrong(vectors: np.ndarray) -> Optional[str]:
+    if not np.isfinite(vectors).all():
+        return "the model gives vectors with NaN or infinity"
+    # Equal but for rounding, which differs with a text's length.
+    if np.ptp(vectors, axis=0).max() <= 1e-6 * max(float(np.abs(vectors).max()), 1e-30):
+        return "the model gives every text the same vector"
+    return None

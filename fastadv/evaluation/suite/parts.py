@@ -1,0 +1,369 @@
+"""The parts of an evaluation that measure sentence vectors: sts, transfer, geometry, each as its own command does it.
+
+A part reads its data (`read`), and measures models on them (`measure`). What keeps one set or one model from being
+measured becomes a number that is n/a; a `UserError` out of either keeps the whole part from it.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+
+import numpy as np
+
+from fastadv.errors import UserError
+from fastadv.evaluation.intervals import CONFIDENCE, NUM_RESAMPLES
+from fastadv.evaluation.suite.models import SuiteModel
+from fastadv.evaluation.suite.numbers import Measured, Quantity, f1_draws, resample_seed, spearman_measured
+from fastadv.evaluation.text_report.report import json_ready
+from fastadv.evaluation.vectors.vector_cache import VectorCache
+from fastadv.files.atomic_file import written_aside
+
+
+@dataclass(frozen=True)
+class PartData:
+    """What a part is measured on."""
+
+    content: Any
+    path: str
+    sha256: str
+    num_rows: int
+    words: str
+    """for ``--dry_run``"""
+    missing: Dict[str, str] = field(default_factory=dict)
+    """set → why it is not there"""
+    beside: Tuple[str, ...] = ()
+    """hashes of what else has a say in the numbers"""
+    notes: Dict[str, str] = field(default_factory=dict)
+    """model → why it has not all of the part's quantities, as is right for its kind"""
+
+    def described(self) -> dict:
+        """For the protocol."""
+        return {"path": self.path, "sha256": self.sha256, "num_rows": self.num_rows}
+
+
+@dataclass
+class Found:
+    """What a part measured."""
+
+    measured: List[Measured]
+    files: List[str]
+    """in the folder of the part"""
+    protocol: dict
+    whys: Dict[str, str] = field(default_factory=dict)
+    """model → why it has nothing"""
+    warnings: List[str] = field(default_factory=list)
+    baseline: Optional[str] = None
+    """the name of the model that the part's own files compare the others with, where they do"""
+
+
+class Part(Protocol):
+    """One kind of evaluation."""
+
+    name: str
+    version: int
+    """raised where equal settings would give other numbers"""
+
+    @property
+    def seed(self) -> Optional[int]:
+        """Of its draws; None where it has none."""
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        """UserError: what keeps the part from being run at all."""
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        """What keeps one of ``models`` from being measured, as far as it shows without weights; None where nothing."""
+
+    def settings(self) -> dict:
+        """Plain values that have a say in the numbers, beside models and data."""
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        """Of models that work; files go into ``out``, which may not be there yet."""
+
+
+def those_that_can(part: Part, models: Sequence[SuiteModel], data: PartData) -> Tuple[List[SuiteModel], Dict[str, str]]:
+    """The models that ``part`` can be measured of, and of the others model → why not.
+
+    Raises:
+        UserError: it can be measured of none.
+    """
+    whys = {model.model: part.why_not(model, models, data) for model in models}
+    usable = [model for model in models if whys[model.model] is None]
+    if not usable:
+        raise UserError("; ".join(dict.fromkeys(whys.values())) or "no model works")
+    return usable, {model: why for model, why in whys.items() if why is not None}
+
+
+def check_each(
+    models: Sequence[SuiteModel], check: Callable[[SuiteModel], Any], whys: Dict[str, str]
+) -> List[SuiteModel]:
+    """The models that ``check`` finds nothing wrong with; what it finds of the others goes into ``whys``.
+
+    Raises:
+        UserError: it finds something wrong with all of them.
+    """
+    usable = []
+    for model in models:
+        try:
+            check(model)
+        except UserError as error:
+            whys[model.model] = str(error)
+        else:
+            usable.append(model)
+    if models and not usable:
+        raise UserError("; ".join(dict.fromkeys(whys[model.model] for model in models)))
+    return usable
+
+
+def sha256_of(values: Any) -> str:
+    """Of anything that JSON holds."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all, NaN as null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(path) as aside:
+        aside.write_text(json.dumps(json_ready(value), indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class StsPart:
+    """``fastadv evaluate sts``."""
+
+    data: str
+    batch_size: int = 64
+    cache_dir: Optional[str] = None
+    name: str = "sts"
+    version: int = 1
+    seed: Optional[int] = None
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        from fastadv.evaluation.vectors.sts import STS_SETS, read_sts_sets
+
+        pairs, missing = {}, {}
+        for name in STS_SETS:
+            try:
+                pairs.update(read_sts_sets(self.data, [name]))
+            except UserError as error:
+                missing[name] = str(error)
+        if not pairs:
+            raise UserError(next(iter(missing.values())))
+        digest = sha256_of([[name, of_set.first, of_set.second, of_set.scores] for name, of_set in pairs.items()])
+        words = ", ".join(f"{name} {len(of_set)}" for name, of_set in pairs.items())
+        return PartData(pairs, self.data, digest, sum(map(len, pairs.values())), f"pairs: {words}", missing)
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        return None
+
+    def settings(self) -> dict:
+        return {"score": "Spearman x 100 of cosine and human score, test splits, all pairs of a year in one list"}
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        from fastadv.evaluation.vectors.sts import STS_SETS, sts_cosines
+
+        measured, scores, whys = [], {}, {}
+        for model in models:
+            try:
+                encoder = model.load()
+                cache = None if self.cache_dir is None else VectorCache(self.cache_dir, encoder)
+                cosines = sts_cosines(encoder, data.content, self.batch_size, cache, progress)
+            except UserError as error:
+                whys[model.model] = str(error)
+                continue
+            found = []
+            for name in STS_SETS:
+                if name in data.missing:
+                    found.append(_missing(self.name, name, "spearman", model, data.missing[name]))
+                    continue
+                quantity = Quantity(self.name, name, "spearman")
+                found.append(spearman_measured(quantity, model.model, cosines[name], data.content[name].scores))
+            found.append(_mean(Quantity(self.name, "mean", "spearman"), model.model, found))
+            measured += found
+            scores[model.model] = {one.quantity.set: one.value for one in found}
+        write_json(out / "sts.json", scores)
+        return Found(measured, ["sts.json"], self.settings(), whys)
+
+
+@dataclass(frozen=True)
+class TransferPart:
+    """``fastadv evaluate transfer``."""
+
+    data: str
+    seed: int = 1111
+    batch_size: int = 64
+    cache_dir: Optional[str] = None
+    name: str = "transfer"
+    version: int = 1
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        from fastadv.evaluation.vectors.transfer_sets import TRANSFER_SETS, check_senteval_folder, read_transfer_set
+
+        folder, sets, missing = check_senteval_folder(self.data), {}, {}
+        for name in TRANSFER_SETS:
+            try:
+                sets[name] = read_transfer_set(folder, name)
+            except UserError as error:
+                missing[name] = str(error)
+        if not sets:
+            raise UserError(next(iter(missing.values())))
+        labels = {name: {s: v.tolist() for s, v in of_set.labels.items()} for name, of_set in sets.items()}
+        digest = sha256_of([[name, of_set.texts, labels[name]] for name, of_set in sets.items()])
+        counts = {name: sum(len(values) for values in of_set.labels.values()) for name, of_set in sets.items()}
+        words = ", ".join(f"{name} {count}" for name, count in counts.items())
+        return PartData(sets, self.data, digest, sum(counts.values()), f"rows: {words}", missing)
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        return None
+
+    def settings(self) -> dict:
+        return {"score": "accuracy x 100 of logistic regression on frozen vectors", "seed_of_folds": self.seed}
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        from fastadv.evaluation.vectors.transfer import AVERAGED, is_equivalent, transfer_record, transfer_results
+
+        measured, records, warnings, whys = [], {}, [], {}
+        for model in models:
+            try:
+                results = transfer_results(
+                    model.load(),
+                    self.data,
+                    sets=list(data.content),
+                    seed=self.seed,
+                    batch_size=self.batch_size,
+                    cache_dir=self.cache_dir,
+                    progress=progress,
+                )
+            except UserError as error:
+                whys[model.model] = str(error)
+                continue
+            records[model.model] = transfer_record(results, {"model": model.model, "seed": self.seed})
+            warnings += [f"{model.name}: {warning}" for result in results.values() for warning in result.warnings]
+            accuracies = []
+            for name in (*AVERAGED, "TREC"):
+                quantity = Quantity(self.name, name, "accuracy")
+                result = results.get(name)
+                if result is None or result.why is not None:
+                    why = data.missing[name] if result is None else result.why
+                    accuracies.append(_missing(self.name, name, "accuracy", model, why))
+                    continue
+                rows = 100.0 * np.array(list(result.outcomes), dtype=np.float64)
+                accuracies.append(
+                    Measured(
+                        quantity,
+                        model.model,
+                        result.accuracy,
+                        result.low,
+                        result.high,
+                        result.num_rows,
+                        rows=rows,
+                        is_binary=True,
+                    )
+                )
+                if result.f1 is not None:
+                    of_f1 = quantity._replace(metric="F1")
+                    draws = f1_draws(rows > 0, is_equivalent(data.content[name]), resample_seed(of_f1, self.seed))
+                    measured.append(Measured(of_f1, model.model, result.f1, num=len(rows), draws=draws))
+            measured += accuracies
+            averaged = [one for one in accuracies if one.quantity.set in AVERAGED]
+            measured.append(_mean(Quantity(self.name, "mean", "accuracy"), model.model, averaged))
+            measured.append(_mean(Quantity(self.name, "mean with TREC", "accuracy"), model.model, accuracies))
+        write_json(out / "transfer.json", records)
+        return Found(measured, ["transfer.json"], self.settings(), whys, warnings)
+
+
+@dataclass(frozen=True)
+class GeometryPart:
+    """``fastadv evaluate geometry``."""
+
+    data: str
+    num_sentences: int = 3000
+    seed: int = 0
+    batch_size: int = 64
+    name: str = "geometry"
+    version: int = 1
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        from fastadv.evaluation.vectors.geometry_of_models import describe_geometry_data, find_geometry_data
+
+        data = find_geometry_data(self.data)
+        words = describe_geometry_data(data, self.num_sentences)
+        return PartData(
+            data, self.data, sha256_of([data.sentences, data.positives]), len(data.sentences), words, missing={}
+        )
+
+    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
+        return None
+
+    def settings(self) -> dict:
+        return {"num_sentences": self.num_sentences, "seed": self.seed, "confidence": CONFIDENCE}
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        from fastadv.evaluation.vectors.geometry_of_models import measure_geometry, write_geometry
+
+        drawn: Dict[str, Any] = {}
+        path_of, whys = {model.name: model.model for model in models}, {}
+        record = measure_geometry(
+            {model.name: model.load for model in models},
+            data.content,
+            num_sentences=self.num_sentences,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            progress=progress,
+            on_draws=drawn.__setitem__,
+            on_failure=lambda name, error: whys.__setitem__(path_of[name], str(error)),
+        )
+        write_geometry(record, out)
+        measured = []
+        for row in record["models"]:
+            for key, unit_and_better in _GEOMETRY.items():
+                quantity = Quantity(self.name, record["data"], key, None, *unit_and_better)
+                found, num = row["quantities"].get(key), record["num_sentences"]
+                num = record["num_positives"] if key == "alignment" else num
+                if found is None or not np.isfinite(found["value"]):
+                    why = "not known: the model has no dropout" if found is None else "the vectors span nothing"
+                    measured.append(Measured(quantity, path_of[row["model"]], None, why=why))
+                    continue
+                draws = drawn[row["model"]][key][1]
+                if len(draws) < NUM_RESAMPLES:
+                    # Every resample of a rank lies below the sample's (`normal_interval`): their spread is what counts.
+                    draws = found["value"] + draws - draws.mean()
+                measured.append(
+                    Measured(
+                        quantity,
+                        path_of[row["model"]],
+                        found["value"],
+                        found["low"],
+                        found["high"],
+                        num,
+                        draws=draws,
+                    )
+                )
+        files = ["geometry.json", "geometry.csv", "geometry.png"]
+        return Found(measured, files, self.settings(), whys, list(record["warnings"]))
+
+
+_GEOMETRY: Dict[str, Tuple[str, Optional[str]]] = {
+    "alignment": ("", "lower"),
+    "uniformity": ("", "lower"),
+    "mean_cosine": ("", None),
+    "effective_rank": ("", None),
+    "top_share": ("", None),
+}
+"""quantity → unit, and which way is better"""
+
+
+def _missing(part: str, name: str, metric: str, model: SuiteModel, why: str) -> Measured:
+    return Measured(Quantity(part, name, metric), model.model, None, why=why)
+
+
+def _mean(quantity: Quantity, model: str, over: Sequence[Measured]) -> Measured:
+    """The mean of some sets; n/a where one of them is."""
+    missing = [one.quantity.set for one in over if one.value is None]
+    if missing:
+        return Measured(quantity, model, None, why=f"{', '.join(missing)} n/a")
+    names = tuple(one.quantity.set for one in over)
+    return Measured(
+        quantity, model, float(np.mean([one.value for one in over])), num=sum(one.num for one in over), over=names
+    )

@@ -1,0 +1,163 @@
+"""What an evaluation leaves: ``evaluation.json``, its two lists as CSV, and the table that a person reads."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from fastadv.files.atomic_file import written_aside
+
+FILES = ("evaluation.json", "numbers.csv", "differences.csv", "summary.md")
+
+NUMBER_COLUMNS = "part set metric epsilon system model value low high spread num unit better why seed".split()
+DIFFERENCE_COLUMNS = "part set metric epsilon system baseline value low high p_value p_holm test num".split()
+
+
+def write_evaluation(out: Path, evaluation: dict) -> None:
+    """The four files, ``evaluation.json`` last."""
+    out.mkdir(parents=True, exist_ok=True)
+    _write_csv(out / "numbers.csv", NUMBER_COLUMNS, evaluation["numbers"])
+    _write_csv(out / "differences.csv", DIFFERENCE_COLUMNS, evaluation["differences"])
+    with written_aside(out / "summary.md") as aside:
+        aside.write_text(summary(evaluation), encoding="utf-8")
+    with written_aside(out / "evaluation.json") as aside:
+        aside.write_text(json.dumps(evaluation, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
+    with written_aside(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow(["" if row[name] is None else row[name] for name in columns])
+
+
+def summary(evaluation: dict) -> str:
+    """Markdown: a table a part, a line a quantity and a column a system, and below it what kept numbers away."""
+    names = [system["name"] for system in evaluation["systems"]]
+    lines = ["# Evaluation", ""]
+    for system in evaluation["systems"]:
+        num = len(system["models"])
+        lines.append(f"* {system['name']}: {num} model{'s' * (num > 1)} ({', '.join(system['models'])})")
+        lines += [f"  * {model_words(m)}" for m in evaluation.get("models", []) if m["system"] == system["name"]]
+    lines += ["", _LEGEND.format(first=names[0]), ""]
+    differences = {(*_key(row), row["system"]): row for row in evaluation["differences"]}
+    for name, part in evaluation["parts"].items():
+        lines += [f"## {name}", ""]
+        rows = [row for row in evaluation["numbers"] if row["part"] == name and row["model"] is None]
+        if not rows:
+            lines += [f"n/a: {part['why']}", ""]
+            continue
+        lines += ["| | rows | " + " | ".join(names) + " |", "|---" * 2 + "|---" * len(names) + "|"]
+        for key, of_systems in _by_key(rows).items():
+            cells = [_cell(row, differences.get((*key, row["system"]))) for row in of_systems]
+            num = max(row["num"] for row in of_systems)
+            lines.append(f"| {_label(of_systems[0])} | {num:,} | " + " | ".join(cells) + " |")
+        lines.append("")
+        for of_systems in _by_key(rows).values():
+            lines += _reasons(of_systems)
+        controls = control_sentences(part)
+        lines += ["", *(f"* {sentence}" for sentence in controls)] if controls else []
+        data = part["protocol"].get("data", {})
+        if data:
+            lines += ["", f"{data['num_rows']:,} rows of {data['path']}, SHA-256 {data['sha256'][:16]}", ""]
+    if evaluation["warnings"]:
+        lines += ["## Warnings", "", *(f"* {warning}" for warning in evaluation["warnings"]), ""]
+    lines.append(
+        "Versions: "
+        + ", ".join(f"{n} {v}" for n, v in evaluation["versions"].items() if v)
+        + f". Seed {evaluation['seed']}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+_LEGEND = (
+    "Mean over a system's models [95 % interval over rows] ± standard deviation over models. Behind the bar: the "
+    "change against {first} on the same rows, with its interval and p by Holm for all comparisons of this evaluation."
+)
+
+
+def _reasons(of_systems: List[dict]) -> List[str]:
+    """A line a system without a value, or one for all of them."""
+    missing = [row for row in of_systems if row["value"] is None]
+    if len(missing) == len(of_systems) > 1 and len({row["why"] for row in missing}) == 1:
+        return [f"* n/a in {_label(missing[0])}: {missing[0]['why']}"]
+    return [f"* n/a in {_label(row)}, {row['system']}: {row['why']}" for row in missing]
+
+
+def short_table(evaluation: dict) -> str:
+    """Aligned lines for a terminal: a quantity a line, a column a system."""
+    names = [system["name"] for system in evaluation["systems"]]
+    cells: List[List[str]] = [["", *names]]
+    rows = [row for row in evaluation["numbers"] if row["model"] is None]
+    for of_systems in _by_key(rows).values():
+        first = of_systems[0]
+        cells.append([f"{first['part']} {_label(first)}", *(_value(row) for row in of_systems)])
+    cells += [[f"{n} n/a", *[""] * len(names)] for n, part in evaluation["parts"].items() if part["status"] == "n/a"]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    table = [
+        "  ".join([name.ljust(widths[0]), *(text.rjust(w) for text, w in zip(rest, widths[1:]))]).rstrip()
+        for name, *rest in cells
+    ]
+    said = [f"{name}: {sentence}" for name, part in evaluation["parts"].items() for sentence in control_sentences(part)]
+    return "\n".join([*table, *said])
+
+
+def control_sentences(part: dict) -> List[str]:
+    """What a part's own files say of each model beside its control: a p-value without it may be of a mere shift."""
+    return [found["sentence"] for found in part["protocol"].get("controls", []) if found["cap"] == "any"]
+
+
+def model_words(model: dict) -> str:
+    """An entry of ``models`` in a line."""
+    if model["why"] is not None:
+        return f"{model['name']}: n/a: {model['why']}"
+    return (
+        f"{model['name']}: {model['kind']}, pools by {model['pooling']}, at most {model['max_length']} tokens, "
+        f"fingerprint {model['fingerprint'][:16]}"
+    )
+
+
+def radius_words(row: dict) -> str:
+    """The radius of a number with its unit: what attacks a classifier is absolute, what attacks an encoder is not."""
+    if row["epsilon"] is None:
+        return ""
+    unit = " (absolute)" if row["metric"] == "accuracy" else "·RMS(X)"
+    return f", ε {row['epsilon']:g}{unit}"
+
+
+def _by_key(rows: Sequence[dict]) -> Dict[Tuple, List[dict]]:
+    found: Dict[Tuple, List[dict]] = {}
+    for row in rows:
+        found.setdefault(_key(row), []).append(row)
+    return found
+
+
+def _key(row: dict) -> Tuple[str, str, str, Optional[float]]:
+    return row["part"], row["set"], row["metric"], row["epsilon"]
+
+
+def _label(row: dict) -> str:
+    unit = f", {row['unit']}" if row["unit"] else ""
+    return f"{row['set']}: {row['metric']}{radius_words(row)}{unit}"
+
+
+def _value(row: dict) -> str:
+    if row["value"] is None:
+        return "n/a"
+    digits = _digits(row)
+    interval = "" if row["low"] is None else f" [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+    spread = "" if row["spread"] is None else f" ± {row['spread']:.{digits}f}"
+    return f"{row['value']:.{digits}f}{interval}{spread}"
+
+
+def _digits(row: dict) -> int:
+    return 2 if row["unit"] or abs(row["value"]) >= 10 else 3
+
+
+def _cell(row: dict, difference: Optional[dict]) -> str:
+    if difference is None:
+        return _value(row)
+    digits = _digits(row)
+    change, low, high = (f"{difference[name]:+.{digits}f}" for name in ("value", "low", "high"))
+    return f"{_value(row)} \\| {change} [{low}, {high}], p {difference['p_holm']:.2g}"

@@ -1,0 +1,74 @@
+"""Which labelled texts are attacked."""
+
+import hashlib
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Iterator, Optional, Tuple
+
+import numpy as np
+
+from fastadv.data.labelled.labelled_sources import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
+from fastadv.data.labelled.labels import listed
+from fastadv.errors import UserError
+from fastadv.evaluation.embeddings.classifier_attack import with_rows
+
+
+@dataclass(frozen=True)
+class AttackedData:
+    """Which texts are attacked: a draw without replacement from a labelled source, in its order."""
+
+    source: str
+    split: str = "test"
+    field: str = TEXT
+    label_field: str = LABEL
+    pair_field: Optional[str] = None
+    max_texts: Optional[int] = 1000
+    """None: all"""
+    seed: int = 0
+    labels: Optional[Tuple[str, ...]] = None
+    """names of the classes whose texts are drawn from; None: all"""
+
+    def check(self) -> None:
+        """UserError where there is no such source or column; reads no text."""
+        open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+
+    def read(self) -> Tuple[LabelledTexts, np.ndarray]:
+        """The texts, and the row of each in its source, counted from 0."""
+        data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+        allowed = self._allowed(data)
+        count = len(allowed) if self.max_texts is None else min(self.max_texts, len(allowed))
+        # Not the first ones: a file may be sorted by class.
+        rows = np.sort(allowed[np.random.default_rng(self.seed).permutation(len(allowed))[:count]])
+        return with_rows(data, rows.tolist()), rows
+
+    def _allowed(self, data: LabelledTexts) -> np.ndarray:
+        """Rows of the classes asked for. UserError where the data have no such class."""
+        if self.labels is None:
+            return np.arange(len(data))
+        ids = data.label_map.label2id
+        unknown = next((name for name in self.labels if name not in ids), None)
+        if unknown is not None:
+            raise UserError(f"--labels {unknown!r} is no class of {self.source}; expected some of {listed(list(ids))}")
+        allowed = np.flatnonzero(np.isin(data.labels, [ids[name] for name in self.labels]))
+        if not len(allowed):
+            raise UserError(f"{self.source} has no text of --labels {listed(self.labels)}")
+        return allowed
+
+
+@contextmanager
+def on_data(model: str, source: str) -> Iterator[None]:
+    """A UserError of the block says which model and which texts it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{model} on {source}: {error}") from error
+
+
+def hash_of_texts(data: LabelledTexts) -> str:
+    """Of texts and labels in their order."""
+    digest = hashlib.sha256()
+    labels = [data.label_map.names[label] for label in data.labels]
+    for row in zip(data.first, data.second or [None] * len(data), labels):
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()

@@ -1,0 +1,132 @@
+"""Semantic textual similarity: Spearman correlation of cosine and human score (METHODS.md section 5).
+
+STS12-16, STS-B and SICK-R, test splits, "all" setting (the pairs of a year in one list), times 100, and their mean:
+the protocol of SentEval as SimCSE and RobustSentEmbed report it. Weights are chosen on STS-B dev only.
+"""
+
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from fastadv.errors import UserError
+from fastadv.evaluation.vectors.scored_pairs import (
+    STS_YEARS,
+    ScoredPairs,
+    read_scored_pairs,
+    read_sick,
+    read_sts_benchmark,
+    read_sts_year,
+)
+from fastadv.evaluation.vectors.vector_cache import VectorCache, encode_distinct
+
+STS_SETS = (*STS_YEARS, "STS-B", "SICK-R")
+
+
+def evaluate_sts(
+    encoder,
+    folder: str | Path,
+    sets: Optional[Sequence[str]] = None,
+    batch_size: int = 64,
+    progress: bool = False,
+    cache_dir: Optional[str | Path] = None,
+) -> Dict[str, float]:
+    """Spearman × 100 on the test split of each set, and ``"mean"`` of them.
+
+    Args:
+        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``; a `fastadv.Encoder`
+            where there is a ``cache_dir``.
+        folder: SentEval's data folder, with ``STS/`` and ``SICK/`` in it.
+        sets: some of STS12, ..., STS16, STS-B, SICK-R; by default all seven.
+        cache_dir: where vectors are kept for the next run; None: nowhere.
+
+    Returns:
+        ``{"STS12": ..., ..., "mean": ...}``; a correlation is nan where every pair has the same cosine.
+
+    Raises:
+        UserError: a set that is unknown or missing, a ragged row, a score that is no number (named by file and row);
+            or vectors that are not finite.
+    """
+    pairs = read_sts_sets(folder, sets)
+    cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
+    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress)
+    scores = {name: spearman_of(cosine, pairs[name].scores) for name, cosine in cosines.items()}
+    return {**scores, "mean": float(np.mean(list(scores.values())))}
+
+
+def sts_dev(encoder, folder: str | Path, batch_size: int = 64) -> float:
+    """Spearman × 100 on STS-B dev, the score that chooses weights."""
+    pairs = read_sts_benchmark(_existing(folder), "dev")
+    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
+
+
+def scored_pairs_spearman(encoder, file: str | Path, batch_size: int = 64) -> float:
+    """Spearman × 100 on a user's own scored pairs (see
+    :func:`fastadv.evaluation.vectors.scored_pairs.read_scored_pairs`)."""
+    pairs = read_scored_pairs(file)
+    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
+
+
+def sts_cosines(
+    encoder,
+    sets: Dict[str, ScoredPairs],
+    batch_size: int = 64,
+    cache: Optional[VectorCache] = None,
+    progress: bool = False,
+) -> Dict[str, np.ndarray]:
+    """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite."""
+    return dict(zip(sets, _cosines(encoder, list(sets.values()), batch_size, progress, cache)))
+
+
+def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> Dict[str, ScoredPairs]:
+    """The test split of each named set, read and checked; what ``--dry_run`` looks at."""
+    folder = _existing(folder)
+    names = STS_SETS if sets is None else tuple(sets)
+    unknown = [name for name in names if name not in STS_SETS]
+    if unknown or not names:
+        raise UserError(f"unknown STS set {unknown[0] if unknown else ''!r}; the sets are {', '.join(STS_SETS)}")
+    return {name: _read_test_split(folder, name) for name in names}
+
+
+def sts_table(scores: Dict[str, float]) -> str:
+    """The scores as two aligned lines for a terminal."""
+    cells = [f"{value:.2f}" for value in scores.values()]
+    widths = [max(len(name), len(cell)) for name, cell in zip(scores, cells)]
+    rows = [list(scores), cells]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
+
+
+def _read_test_split(folder: Path, name: str) -> ScoredPairs:
+    if name == "STS-B":
+        return read_sts_benchmark(folder, "test")
+    if name == "SICK-R":
+        return read_sick(folder, "test")
+    return read_sts_year(folder, name)
+
+
+def _existing(folder: str | Path) -> Path:
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; a folder in SentEval layout (STS/ and SICK/ in it) is needed")
+    return folder
+
+
+def _cosines(
+    encoder, sets: List[ScoredPairs], batch_size: int, progress: bool = False, cache: Optional[VectorCache] = None
+) -> List[np.ndarray]:
+    """Cosine of every pair, each distinct sentence encoded once (a third of the seven sets' sentences are repeats)."""
+    texts = list(dict.fromkeys(text for pairs in sets for text in (*pairs.first, *pairs.second)))
+    vectors = encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(norms > 0, norms, 1)
+    row_of = {text: row for row, text in enumerate(texts)}
+    rows = [([row_of[t] for t in pairs.first], [row_of[t] for t in pairs.second]) for pairs in sets]
+    return [np.einsum("nd,nd->n", unit[first], unit[second]) for first, second in rows]
+
+
+def spearman_of(cosines: Sequence[float], scores: Sequence[float]) -> float:
+    """Rank correlation × 100; undefined (nan) where one side is constant or there is a single pair."""
+    if len(scores) < 2 or np.ptp(cosines) == 0 or np.ptp(scores) == 0:
+        return float("nan")
+    return 100 * float(spearmanr(cosines, scores).statistic)

@@ -1,0 +1,237 @@
+"""The comparison before → after of runs: cards, table and curves."""
+
+from html import escape
+from typing import Dict, List, Sequence
+
+from fastadv.evaluation.before_after.results_table import caption, row_label, verdict
+from fastadv.pages.chart import Chart, Point, Series
+from fastadv.pages.table import Column, Estimate, Table
+from fastadv.report.run_record import RunRecord
+from fastadv.report.sections.section import Html, Part, Section
+
+_ARROWS = {"higher": " ↑", "lower": " ↓"}
+_VERDICTS = {"better": "better", "worse": "worse", "unclear": "no clear change"}
+
+_TABLE_HEAD = (
+    '<tr><th scope="col"></th><th scope="col">before</th><th scope="col">after</th><th scope="col">change</th>'
+    '<th scope="col" class="wide">95 % interval</th><th scope="col" class="wide"></th></tr>'
+)
+
+_GEOMETRY = ("alignment", "uniformity")
+
+_MEANINGS = (
+    (
+        "retrieval",
+        "retrieval@1",
+        "share of attacked sentences whose own clean vector is still the nearest of all held-out ones.",
+    ),
+    (
+        "centred_cosine",
+        "centred cosine",
+        "mean cosine of attacked and clean vector after the model's own mean vector is subtracted from both; a model "
+        "that maps everything to nearly one direction does not score here.",
+    ),
+    (
+        "cosine",
+        "cosine",
+        "the same without subtracting; it rises also when all vectors draw together, so the centred one says more.",
+    ),
+    (
+        "alignment",
+        "alignment",
+        "mean squared distance of one sentence's unit vectors under two dropout masks, lower is better; no labelled "
+        "pairs are involved, so it compares these two models only.",
+    ),
+    (
+        "uniformity",
+        "uniformity",
+        "log of the mean of exp(−2·squared distance) over pairs of sentences: 0 if all coincide, lower is more spread.",
+    ),
+    (
+        "probe",
+        "sentiment probe",
+        "accuracy of a logistic regression on the frozen vectors, one fitted to each model; at a radius it is attacked "
+        "through the probe itself, and a sentence counts only if it stays right. Mistyped words are noise, no attack.",
+    ),
+)
+"""key, name, one sentence"""
+
+_CURVES = ("retrieval", "centred_cosine")
+LOOK_BEFORE, LOOK_AFTER = 4, 0
+"""of the two series of one run: the colours of --before and --after in the stylesheet"""
+_SHARED = 6
+"""look, grey, of what all runs began from"""
+
+
+def results_sections(runs: Dict[str, RunRecord]) -> List[Section]:
+    """Of the runs that were measured before and after; name -> run."""
+    measured = {name: run for name, run in runs.items() if run.results}
+    if not measured:
+        return []
+    if len(runs) == 1:
+        ((name, run),) = measured.items()
+        return _of_one(name, run)
+    return _of_several(measured, list(runs))
+
+
+def definitions(pairs: Sequence, css: str = "") -> str:
+    """A list of names and what they are, escaped."""
+    items = "\n".join(f"<dt>{escape(str(name))}</dt><dd>{escape(str(text))}</dd>" for name, text in pairs)
+    return f'<dl class="{css}">\n{items}\n</dl>\n'
+
+
+def _of_one(name: str, run: RunRecord) -> List[Section]:
+    results = run.results
+    compared = [
+        Html(
+            f'<p class="note">{escape(caption(results))}. Text: {escape(str(results.get("held_out")))}. '
+            "Intervals are 95 % by a paired bootstrap over sentences; where one holds 0 the change is not clear.</p>\n"
+        ),
+        *(Html(f'<p class="warning">{escape(str(one))}</p>\n') for one in results.get("warnings", [])),
+        _results_table({name: run}, _table(results["rows"])),
+    ]
+    charts = [_curve({name: run}, key, {name: 0}, is_alone=True) for key in _CURVES if _rows_of(results, key)]
+    keys = {_base(row) for row in results["rows"]}
+    meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
+    found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]
+    found += [Section("Under attack", charts)] if charts else []
+    return [*found, Section("What each number means", [Html(definitions(meanings))])]
+
+
+def _of_several(runs: Dict[str, RunRecord], order: List[str]) -> List[Section]:
+    looks = {name: order.index(name) for name in runs}
+    note = (
+        '<p class="note">The change from before training to after it, with its 95 % interval by a paired bootstrap '
+        "over sentences. Runs compare where their held-out sentences and attack are the same. ↑ higher is better, "
+        "↓ lower is better.</p>\n"
+    )
+    by_run = {name: {row["key"]: row for row in run.results["rows"]} for name, run in runs.items()}
+    quantities = {key: row for rows in by_run.values() for key, row in rows.items()}
+    lines = []
+    for key, any_row in quantities.items():
+        found = (rows.get(key) for rows in by_run.values())
+        changes = [Estimate(*(row[part] for part in ("difference", "low", "high"))) if row else None for row in found]
+        lines.append([f"{row_label(any_row)}{_ARROWS.get(any_row['better'], '')}", *changes])
+    columns = [Column("quantity", is_text=True), *(Column(name, "+.3f", True) for name in runs)]
+    changes = Table("changes", "Change by training", columns, lines)
+    hidden = _results_table(runs, "")
+    parts: List[Part] = [Html(note), changes, hidden]
+    for key in _CURVES:
+        if any(_rows_of(run.results, key) for run in runs.values()):
+            parts.append(_curve(runs, key, looks))
+    return [Section("Before and after training", parts)]
+
+
+def _results_table(runs: Dict[str, RunRecord], html: str) -> Table:
+    """Every row of every run, whole in the CSV; the page shows ``html``."""
+    columns = [Column("run", is_text=True), Column("quantity", is_text=True), Column("radius", "g")]
+    columns += [Column("before", ".3f", True), Column("after", ".3f", True), Column("change", "+.3f", True)]
+    columns.append(Column("verdict", is_text=True))
+    lines = []
+    for name, run in runs.items():
+        for row in run.results["rows"]:
+            sides = [Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]) for side in ("before", "after")]
+            change = Estimate(row["difference"], row["low"], row["high"])
+            lines.append([name, row_label(row), row["radius"], *sides, change, _VERDICTS[verdict(row)]])
+    return Table("before-after", "Before and after training", columns, lines, html_whole=html)
+
+
+def _rows_of(results: dict, key: str) -> List[dict]:
+    rows = [row for row in results["rows"] if row["key"].startswith(f"{key}@") and row["radius"] is not None]
+    return sorted(rows, key=lambda row: row["radius"])
+
+
+def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int], is_alone: bool = False) -> Chart:
+    """A quantity against the radius; at radius 0 nothing is attacked, and every value is 1.
+
+    Args:
+        is_alone: the page is of one run, which then needs no name.
+    """
+    series: List[Series] = []
+    befores = {}
+    for name, run in runs.items():
+        rows = _rows_of(run.results, key)
+        if not rows:
+            continue
+        title = rows[0]["label"]
+        look = LOOK_AFTER if is_alone else looks[name]
+        series.append(Series("after" if is_alone else name, _points(rows, "after"), look))
+        befores.setdefault(_points(rows, "before"), []).append(name)
+    for points, names in befores.items():
+        if is_alone:
+            label, look = "before", LOOK_BEFORE
+        elif len(names) > 1 and len(befores) == 1:
+            # Runs of one model share what was measured before them.
+            label, look = "before", _SHARED
+        else:
+            label, look = f"{names[0]}, before", looks[names[0]]
+        series.append(Series(label, points, look, is_open=not is_alone))
+    return Chart(
+        f"under-attack-{key.replace('_', '-')}",
+        title,
+        "attack radius, multiples of RMS(X)",
+        title,
+        tuple(reversed(series)) if is_alone else tuple(series),
+        "Bands are 95 % intervals. At radius 0 nothing is attacked.",
+        y_range=(0.0, 1.03),
+    )
+
+
+def _points(rows: List[dict], side: str) -> tuple:
+    measured = [
+        Point(Estimate(float(row["radius"])), Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]))
+        for row in rows
+    ]
+    return (Point(Estimate(0.0), Estimate(1.0, 1.0, 1.0)), *measured)
+
+
+def _cards(results: dict) -> str:
+    """A gain and a cost at a glance: attacked rows at the middle radius, and what holds without an attack."""
+    radii = sorted(results["radii"])
+    middle = radii[len(radii) // 2] if radii else None
+    shown = []
+    for row in results["rows"]:
+        is_middle = row["radius"] == middle and _base(row) in ("retrieval", "centred_cosine")
+        if is_middle or row["key"] in ("uniformity", "probe@0"):
+            shown.append(row)
+    cards = [
+        f'<div class="card"><div class="name">{escape(row_label(row))}</div><div class="values">'
+        f'<span class="before">{_number(row["before"], ".2f")}</span><span class="arrow">→</span>'
+        f'<span class="after">{_number(row["after"], ".2f")}</span></div>{_verdict(row)}</div>'
+        for row in shown
+    ]
+    return f'<div class="cards">{"".join(cards)}</div>\n'
+
+
+def _table(rows: List[dict]) -> str:
+    lines, group = [], None
+    for row in rows:
+        row_group = "geometry, clean" if _base(row) in _GEOMETRY else row["label"]
+        if row_group != group:
+            lines.append(f'<tr><th colspan="6" scope="rowgroup">{escape(row_group)}</th></tr>')
+        group = row_group
+        name = row_label(row).removeprefix(f"{row['label']}, ")
+        interval = f"{_number(row['low'], '+.3f')} to {_number(row['high'], '+.3f')}"
+        # On a phone the interval stands under the change, and the verdict is the colour of it.
+        change = f'{_number(row["difference"], "+.3f")}<span class="narrow">{interval}</span>'
+        lines.append(
+            f'<tr><td>{escape(name)}</td><td class="before">{_number(row["before"])}</td>'
+            f'<td class="after">{_number(row["after"])}</td><td class="{verdict(row)}">{change}</td>'
+            f'<td class="wide">{interval}</td><td class="wide">{_verdict(row)}</td></tr>'
+        )
+    body = "\n".join(lines)
+    return f'<div class="scroll"><table><thead>{_TABLE_HEAD}</thead><tbody>\n{body}\n</tbody></table></div>\n'
+
+
+def _number(value: float, form: str = ".3f") -> str:
+    """With a minus sign as wide as the plus."""
+    return format(value, form).replace("-", "−")
+
+
+def _verdict(row: dict) -> str:
+    outcome = verdict(row)
+    return f'<span class="verdict {outcome}">{_VERDICTS[outcome]}</span>'
+
+
+def _base(row: dict) -> str:
+    return row["key"].split("@")[0]

@@ -1,0 +1,229 @@
+"""The command line: what each command prints, and that a user's mistake is one line and exit status 2."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastadv
+from fastadv.cli.main import main
+from fastadv.encoder import Encoder
+from fastadv.report import write
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_sick(folder, num_pairs=6):
+    """SICK's test split in SentEval layout, of a few pairs."""
+    rows = ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
+    words = ["film", "story", "plot", "scene", "music", "camera"]
+    rows += [
+        f"{i}\tthe {words[i]} was good\tthe {words[-i - 1]} was not dull\t{1 + i % 5}\tNEUTRAL"
+        for i in range(num_pairs)
+    ]
+    (folder / "SICK").mkdir(parents=True)
+    (folder / "SICK/SICK_test_annotated.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+def run(arguments, capsys):
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def refusal(arguments, capsys):
+    status, out, err = run(arguments, capsys)
+    assert status == 2 and not out
+    assert len(err.splitlines()) == 1 and err.startswith("fastadv: "), err
+    return err
+
+
+def test_help_and_version_need_no_torch():
+    code = (
+        "import sys; from fastadv.cli.main import main\n"
+        "try: main([sys.argv[1]])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'transformers', 'jsonargparse', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    for flag, words in [
+        ("--help", "fastadv train --config"),
+        ("--version", f"fastadv {fastadv.__version__}"),
+    ]:
+        done = subprocess.run([sys.executable, "-c", code, flag], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert words in done.stdout
+
+
+def test_python_m_fastadv_is_the_same_program():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "fastadv", "trian"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert (
+        done.stderr.startswith("fastadv: ") and "trian" in done.stderr and "train" in done.stderr.replace("trian", "")
+    )
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ([], ["COMMAND"]),
+        (["evaluate"], ["evaluate", "KIND"]),
+        (["encode"], ["--model", "--input", "--output"]),
+        (["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--colour", "red"], ["--colour"]),
+        (
+            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--batch_size", "0"],
+            ["batch_size", "'0'", "at least 1"],
+        ),
+        (
+            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--max_length", "2"],
+            ["max_length", "at least 3"],
+        ),
+        (
+            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--pooling", "max"],
+            ["pooling", "'max'", "mean"],
+        ),
+        (["encode", "--model", "m", "--input", "i", "--output", "o.csv"], ["o.csv", ".npy", ".parquet"]),
+        (["encode", "--model", "m", "--input", "no/where.txt", "--output", "o.npy"], ["no/where.txt"]),
+        (["evaluate", "sts", "--model", "m", "--data", "no/where"], ["no/where", "SentEval"]),
+        (["evaluate", "sts", "--model", "m", "--data", ".", "--sets", "STS99"], ["STS99", "STS12"]),
+        (["evaluate", "sts", "--model", "m", "--data", ".", "--out", "scores.txt"], ["scores.txt", ".json"]),
+        (
+            ["evaluate", "sts", "--model", "m", "--data", ".", "--out", "no/where.json"],
+            ["no/where.json", "folder"],
+        ),
+        (["report", "no/where"], ["no/where", "folder"]),
+        (["train", "--train.max_step", "3"], ["train.max_step = 3", "train.max_steps"]),
+        (["train", "--config", "no/where.yaml"], ["no/where.yaml", "No such file"]),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refusal(arguments, capsys)
+    assert all(words in line for words in expected), line
+
+
+def test_only_the_first_rank_speaks(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert run(["report", "no/where"], capsys) == (2, "", "")
+
+
+def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
+    for name in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / name).touch()
+
+    def write_whole_report(folders, out):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(write, "write_whole_report", write_whole_report)
+    with pytest.raises(ZeroDivisionError):
+        main(["report", str(tmp_path)])
+
+
+def test_encode_writes_the_vectors_of_the_encoder(tiny_bert_dir, tmp_path, capsys):
+    texts = ["the film was good .", "a dull story", "never"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    arguments = ["encode", "--model", tiny_bert_dir, "--pooling", "mean", "--max_length", "16"]
+    arguments += ["--input", tmp_path / "texts.txt", "--output", tmp_path / "vectors.npy"]
+    status, out, _ = run([*arguments, "--dry_run"], capsys)
+    assert status == 0 and "would encode" in out and not (tmp_path / "vectors.npy").exists()
+    status, out, _ = run(arguments, capsys)
+    assert status == 0 and "3 vectors of 32" in out
+    encoder = fastadv.Encoder.from_pretrained(str(tiny_bert_dir), pooling="mean", max_length=16)
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), encoder.encode_texts(texts))
+
+
+def test_encode_refuses_a_length_above_the_positions(tiny_bert_dir, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("never\n")
+    arguments = ["encode", "--model", tiny_bert_dir, "--max_length", "65", "--input", tmp_path / "texts.txt"]
+    line = refusal([*arguments, "--output", tmp_path / "vectors.npy"], capsys)
+    assert "65" in line and "64" in line
+
+
+def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, capsys, monkeypatch):
+    data = write_sick(tmp_path / "senteval")
+    arguments = ["evaluate", "sts", "--model", tiny_bert_dir, "--data", data, "--sets", "SICK-R", "--max_length", "32"]
+    arguments += ["--out", tmp_path / "scores.json", "--cache_dir", tmp_path / "cache"]
+    status, out, _ = run([*arguments, "--dry_run"], capsys)
+    assert status == 0 and "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
+    status, out, _ = run(arguments, capsys)
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert status == 0 and set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
+    assert f"{scores['SICK-R']:.2f}" in out
+
+    def encode_texts(*arguments, **options):
+        raise AssertionError("a second run reads what the first has kept")
+
+    monkeypatch.setattr(Encoder, "encode_texts", encode_texts)
+    assert run(arguments, capsys)[1] == out
+
+
+def test_report_says_what_it_would_write(tmp_path, capsys):
+    for name in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    status, out, _ = run(["report", tmp_path, "--dry_run"], capsys)
+    assert status == 0 and str(tmp_path / "report.html") in out and not (tmp_path / "report.html").exists()
+
+
+def test_train_prints_the_configuration_that_it_would_run(tmp_path, capsys):
+    status, out, _ = run(["train", "--train.max_steps", "7", "--print_config"], capsys)
+    assert status == 0 and "max_steps: 7" in out
+    (tmp_path / "printed.yaml").write_text(out)
+    overrides = ["--train.max_steps=7"]
+    assert fastadv.load_config(str(tmp_path / "printed.yaml")) == fastadv.load_config(overrides=overrides)
+
+
+def test_train_dry_run_prints_a_plan_and_leaves_nothing(tiny_bert_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the film was good\nnever\n")
+    arguments = [
+        "train",
+        f"--encoder.model={tiny_bert_dir}",
+        "--data.train",
+        "texts.txt",
+        "--train.output_dir",
+        "out",
+        "--dry_run",
+    ]
+    status, out, err = run(arguments, capsys)
+    assert status == 0 and not err
+    assert "texts.txt" in out and str(tiny_bert_dir) in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
+
+
+def test_train_help_lists_every_key_by_stage(capsys):
+    status, out, _ = run(["train", "--help"], capsys)
+    assert status == 0
+    config = fastadv.Config()
+    for section in fields(config):
+        value = getattr(config, section.name)
+        for key in fields(value) if is_dataclass(value) else ():
+            assert f"--{section.name}.{key.name} " in out
+    assert "--objective_options.temperature" in out and "--config FILE" in out
+    assert "Path to a configuration file" not in out
+    assert not re.findall(r"--\w+\.\w+ \S+\s+\(type:", out), "a key without a word on what it is"
+
+
+def test_the_command_line_repeats_no_other_defaults():
+    """What the parsers say again, so that help needs no torch."""
+    from fastadv.cli import attack_parts as cli_attack_parts
+    from fastadv.cli import evaluate_all as cli_evaluate_all
+    from fastadv.evaluation.suite import choice as suite_choice
+    from fastadv.evaluation.text import attack as text_attack
+
+    assert cli_attack_parts._MAX_SECONDS == text_attack.DEFAULT_MAX_SECONDS
+    assert cli_evaluate_all._PARTS == tuple(suite_choice.PARTS)

@@ -1,0 +1,258 @@
+"""Which models open, what their files say, and the one line for those that do not."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fastadv.encoder import Encoder, find_model
+from fastadv.errors import UserError
+
+
+@pytest.fixture
+def model_dir(tiny_bert_dir, tmp_path):
+    return shutil.copytree(tiny_bert_dir, tmp_path / "model")
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refused(model):
+    with pytest.raises(UserError) as caught:
+        Encoder.from_pretrained(str(model))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    assert "nowhere' does not exist" in refused(tmp_path / "nowhere")
+    assert "'./nowhere' does not exist" in refused("./nowhere")
+    assert "'' does not exist" in refused("")
+
+
+def test_a_name_that_is_not_in_the_cache(monkeypatch):
+    # The flag itself is read when the hub library is imported: conftest.py sets it.
+    message = refused("no-such-owner/no-such-model")
+    assert message.startswith("model 'no-such-owner/no-such-model' cannot be opened: neither a folder here nor")
+    assert "HF_HUB_OFFLINE" in message
+
+
+def test_a_folder_without_configuration(tmp_path):
+    assert "has no config.json" in refused(tmp_path)
+
+
+def test_a_broken_configuration(model_dir):
+    (model_dir / "config.json").write_text("{")
+    assert "cannot be opened" in refused(model_dir)
+
+
+def test_a_reason_on_the_second_line_is_told(model_dir, monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("Validation error for field 'hidden_size':\n    TypeError: expected int, got str\nmore")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    assert refused(model_dir).endswith("Validation error for field 'hidden_size': TypeError: expected int, got str")
+
+
+def test_an_unknown_architecture(model_dir):
+    edit_config(model_dir, model_type="unheard_of")
+    assert "cannot be opened" in refused(model_dir)
+
+
+def test_a_model_with_code_of_its_own(model_dir):
+    edit_config(model_dir, model_type="mine", auto_map={"AutoConfig": "mine.Mine", "AutoModel": "mine.Model"})
+    (model_dir / "mine.py").write_text("raise SystemExit('this code ran')")
+    assert "code of its own, which is never run" in refused(model_dir)
+
+
+def test_an_encoder_decoder(model_dir):
+    from transformers import T5Config
+
+    T5Config().save_pretrained(model_dir)
+    assert "encoder-decoder (t5)" in refused(model_dir)
+
+
+def test_pickled_weights(model_dir):
+    state = load_file(model_dir / "model.safetensors")
+    torch.save(state, model_dir / "pytorch_model.bin")
+    (model_dir / "model.safetensors").unlink()
+    message = refused(model_dir)
+    assert "pickled weights only (pytorch_model.bin)" in message and "save_pretrained" in message
+
+
+def test_no_weights(model_dir):
+    (model_dir / "model.safetensors").unlink()
+    assert "has no weights" in refused(model_dir)
+
+
+def test_torn_weights(model_dir):
+    path = model_dir / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert "cannot be loaded" in refused(model_dir)
+
+
+def test_missing_weights_are_not_made_up(model_dir):
+    path = model_dir / "model.safetensors"
+    state = load_file(path)
+    del state["encoder.layer.1.output.dense.weight"]
+    save_file(state, path, metadata={"format": "pt"})
+    assert "lacks 1 weights of BertModel: encoder.layer.1.output.dense.weight" in refused(model_dir)
+
+
+def test_a_checkpoint_with_a_task_head_opens(model_dir, tiny_encoder, sentences):
+    from transformers import BertForSequenceClassification
+
+    model = BertForSequenceClassification.from_pretrained(model_dir)
+    model.save_pretrained(model_dir)
+    encoder, plain = Encoder.from_pretrained(str(model_dir)), tiny_encoder(dtype=torch.float32)
+    assert torch.equal(encoder.eval()(encoder.pack(sentences)), plain.eval()(plain.pack(sentences)))
+
+
+def test_no_tokenizer(model_dir):
+    for path in [*model_dir.glob("*token*"), model_dir / "vocab.txt"]:
+        path.unlink()
+    assert "has no tokenizer that opens" in refused(model_dir)
+
+
+@pytest.mark.parametrize("kept", [(), ("tokenizer_config.json",)], ids=lambda kept: "".join(kept) or "nothing")
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "MPNet", "Albert", "DebertaV2", "GPT2", "XLMRoberta"])
+def test_no_tokenizer_of_any_family(model_dir, family, kept):
+    """transformers 4 raises, each class in its own way; transformers 5 makes a tokenizer of special tokens alone."""
+    import transformers
+
+    from fastadv.encoder.weights.source import load_tokenizer
+
+    sizes = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    getattr(transformers, f"{family}Config")(**sizes).save_pretrained(model_dir)
+    for path in [*model_dir.glob("*token*"), model_dir / "vocab.txt"]:
+        if path.name not in kept:
+            path.unlink()
+    if kept:
+        # The saved class is BERT's; without it, the configuration names the family's.
+        path = model_dir / "tokenizer_config.json"
+        saved = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in saved.items() if k != "tokenizer_class"}))
+    with pytest.raises(UserError) as caught:
+        load_tokenizer(find_model(str(model_dir)))
+    message = str(caught.value)
+    assert f"model {str(model_dir)!r} has no tokenizer that opens: " in message and message.isprintable()
+
+
+def test_added_tokens_are_no_vocabulary(model_dir):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer.add_tokens(["entity"])
+    tokenizer.save_pretrained(model_dir)
+    assert "entity" in Encoder.from_pretrained(str(model_dir)).tokenizer.get_added_vocab()
+    for name in ("tokenizer.json", "vocab.txt"):
+        (model_dir / name).unlink()
+    assert "has no tokenizer that opens" in refused(model_dir)
+
+
+def test_a_tokenizer_that_needs_no_files_opens(model_dir):
+    """Bytes are their own vocabulary."""
+    from transformers import PerceiverConfig
+
+    from fastadv.encoder.weights.source import load_tokenizer
+
+    PerceiverConfig().save_pretrained(model_dir)
+    for path in [*model_dir.glob("*token*"), model_dir / "vocab.txt"]:
+        path.unlink()
+    assert type(load_tokenizer(find_model(str(model_dir)))).__name__ == "PerceiverTokenizer"
+
+
+@pytest.mark.parametrize("has_bars", [True, False])
+def test_weights_come_and_go_without_a_word_on_stderr(model_dir, tmp_path, capfd, has_bars):
+    """A user's own bars, and a mistake's one line, stand alone there. transformers 5 draws a bar for both."""
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging as transformers_logging
+
+    def settings():
+        return (
+            transformers_logging.is_progress_bar_enabled(),
+            transformers_logging.get_verbosity(),
+            are_progress_bars_disabled(),
+        )
+
+    before = settings()
+    switch = {True: transformers_logging.enable_progress_bar, False: transformers_logging.disable_progress_bar}
+    try:
+        switch[has_bars]()
+        given = settings()
+        capfd.readouterr()
+        Encoder.from_pretrained(str(model_dir)).save_pretrained(tmp_path / "out")
+        assert capfd.readouterr() == ("", "") and settings() == given and given[0] == has_bars
+        path = model_dir / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:1000])
+        refused(model_dir)
+        assert capfd.readouterr() == ("", "") and settings() == given
+    finally:
+        switch[before[0]]()
+
+
+def test_what_is_known_before_weights_are_read(model_dir):
+    (model_dir / "model.safetensors").unlink()
+    source = find_model(str(model_dir))
+    assert (source.num_positions, source.pooling, source.saved_max_length) == (64, None, None)
+    with pytest.raises(UserError, match="max_length 100 is above the 64 positions"):
+        source.check_max_length(100)
+    with pytest.raises(UserError, match="max_length 100 is above the 64 positions"):
+        Encoder.from_pretrained(str(model_dir), max_length=100)
+
+
+def write_pooling(folder, pooling_config, extra_modules=()):
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), *extra_modules]
+    entries = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config))
+
+
+@pytest.mark.parametrize(
+    ("pooling_config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode": "mean", "embedding_dimension": 32}, "mean"),
+        ({"pooling_mode": "cls"}, "cls"),
+    ],
+)
+def test_pooling_is_read_from_sentence_transformers_files(pooling_config, expected, model_dir):
+    write_pooling(model_dir, pooling_config)
+    assert find_model(str(model_dir)).pooling == expected
+
+
+def test_lengths_and_poolings_given_beat_the_files(model_dir):
+    write_pooling(model_dir, {"pooling_mode": "mean"})
+    (model_dir / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    saved, given = (Encoder.from_pretrained(str(model_dir), **o) for o in ({}, {"pooling": "cls", "max_length": 9}))
+    assert (saved.pooling, saved.max_length) == ("mean", 20)
+    assert (given.pooling, given.max_length) == ("cls", 9)
+
+
+@pytest.mark.parametrize(
+    ("pooling_config", "modules", "named"),
+    [
+        ({"pooling_mode": "max"}, [], "max pooling"),
+        ({"pooling_mode_max_tokens": True}, [], "max_tokens pooling"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, [], "cls and mean pooling"),
+        ({"pooling_mode": "mean"}, [("Normalize", "2_Normalize"), ("Dense", "3_Dense")], "module Dense"),
+    ],
+)
+def test_a_pooling_that_is_not_ours_is_refused_unless_another_is_named(
+    pooling_config, modules, named, model_dir, caplog
+):
+    write_pooling(model_dir, pooling_config, modules)
+    with pytest.raises(UserError, match=f"makes its vectors by .*{named}, which is not one of cls, mean, first_last"):
+        Encoder.from_pretrained(str(model_dir))
+    assert Encoder.from_pretrained(str(model_dir), pooling="mean").pooling == "mean"
+    assert f"{named} is left out for mean pooling" in caplog.text

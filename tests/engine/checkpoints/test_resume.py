@@ -1,0 +1,185 @@
+"""A run stopped after any step and gone on from is the run that was never stopped, to the last bit."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fastadv.engine.callbacks import Callback
+from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.loop import Trainer
+from fastadv.errors import UserError
+
+NUM_STEPS = 4
+
+
+def stop_and_go_on(config, step, stop_after):
+    """The folder of a run that was stopped after ``step`` and then finished by a new Trainer."""
+    first = Trainer(config, [stop_after(step)])
+    folder = first.fit()
+    assert not first.is_finished and first.position.step == step
+    assert newest_checkpoint(folder).name == f"step-{step}"
+    assert not (folder / "model").exists(), "an unfinished run exports nothing"
+    second = Trainer(config)
+    assert second.fit() == folder and second.is_finished
+    return folder
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def eta_table(folder):
+    return load_file(newest_checkpoint(folder) / "extra_state.safetensors")["eta_table"]
+
+
+def assert_same_run(one, other, step_lines):
+    assert step_lines(one) == step_lines(other)
+    assert len(step_lines(one)) == NUM_STEPS
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+    assert torch.equal(eta_table(one), eta_table(other))
+
+
+@pytest.mark.parametrize(
+    "stage, precision, steps",
+    [
+        (0, "fp32", (1, 2, 3)),
+        (1, "fp32", (1, 3)),
+        (1, "bf16", (2,)),
+        (2, "fp32", (2,)),
+        (3, "fp32", (2,)),
+        (3, "bf16", (2,)),
+    ],
+    ids=str,
+)
+def test_stopped_after_any_step_and_resumed(make_config, step_lines, stage, precision, steps, stop_after):
+    options = {"engine.zero_stage": stage, "engine.precision": precision}
+    whole = Trainer(make_config("whole", **options)).fit()
+    losses = [line["loss"] for line in step_lines(whole)]
+    assert len(set(losses)) == NUM_STEPS, "steps with equal losses would hide a lost position"
+    for step in steps:
+        assert_same_run(whole, stop_and_go_on(make_config(f"stopped-{step}", **options), step, stop_after), step_lines)
+
+
+@pytest.mark.parametrize(
+    "reuse, stage, precision",
+    [("adaptive", 0, "fp32"), ("adaptive", 3, "fp32"), ("free", 0, "fp32"), ("free", 2, "bf16"), ("free", 3, "fp32")],
+    ids=str,
+)
+def test_stopped_and_resumed_under_every_reuse(make_config, step_lines, reuse, stage, precision, stop_after):
+    """Adaptive stops between its probes, of which the first step and the fourth make one."""
+    options = {
+        "engine.zero_stage": stage,
+        "engine.precision": precision,
+        "perturbation.reuse": reuse,
+        "perturbation.num_steps": 3,
+        "perturbation.probe_every": 3,
+        "perturbation.agreement": 0.2,
+    }
+    whole = Trainer(make_config("whole", **options)).fit()
+    assert_same_run(whole, stop_and_go_on(make_config("stopped", **options), 2, stop_after), step_lines)
+    if reuse == "adaptive":
+        counts = [line["num_gradients"] for line in step_lines(whole)]
+        assert counts[0] == counts[3] == 3 and counts[1] == counts[2] < 3
+
+
+def test_one_seed_twice_is_one_run_and_another_seed_is_not(make_config, step_lines):
+    first = Trainer(make_config("first")).fit()
+    assert_same_run(first, Trainer(make_config("second")).fit(), step_lines)
+    other = Trainer(make_config("other", **{"train.seed": 1})).fit()
+    assert step_lines(other)[0]["loss"] != step_lines(first)[0]["loss"]
+
+
+def test_what_is_measured_and_saved_on_the_way_changes_nothing(make_config, step_lines, tmp_path):
+    """Checkpoints, dev scores, a coarser log and a callback: the weights are those of the bare run."""
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
+    bare = Trainer(make_config("bare")).fit()
+    extras = {"dev.data": str(pairs), "train.eval_every": 1, "train.save_every": 1, "train.log_every": 3}
+    busy = Trainer(make_config("busy", **extras), [Callback()]).fit()
+    last = newest_checkpoint(busy) / "engine" / "mp_rank_00_model_states.pt"
+    saved = torch.load(last, weights_only=True)["module"]
+    for name, value in weights(bare).items():
+        assert torch.equal(saved[f"encoder.hf.{name}"], value), name
+    assert [line["step"] for line in step_lines(busy) if "loss" in line] == [3, 4]
+
+
+def test_a_finished_run_started_again_trains_no_further(make_config, step_lines):
+    config = make_config()
+    folder = Trainer(config).fit()
+    before, lines = weights(folder), step_lines(folder)
+    Trainer(config).fit()
+    assert step_lines(folder) == lines
+    assert all(torch.equal(value, before[name]) for name, value in weights(folder).items())
+
+
+def test_lines_after_the_checkpoint_are_written_again(make_config, step_lines):
+    config = make_config("killed", **{"train.save_every": 2})
+
+    class Kill(Callback):
+        def on_step(self, trainer, step, metrics):
+            if step == 3:
+                raise OSError("the machine went away")
+
+    with pytest.raises(OSError, match="went away"):
+        Trainer(config, [Kill()]).fit()
+    folder = Trainer(make_config("whole")).fit()
+    log = folder.parent / "killed" / "metrics.jsonl"
+    assert len(log.read_text().splitlines()) == 3
+    with log.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert_same_run(folder, Trainer(config).fit(), step_lines)
+
+
+def test_two_checkpoints_are_kept_and_a_partial_one_is_no_checkpoint(make_config):
+    config = make_config(**{"train.save_every": 1})
+    folder = Trainer(config).fit()
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["step-3", "step-4"]
+    (folder / "checkpoints" / "partial-step-9").mkdir()
+    assert newest_checkpoint(folder).name == "step-4"
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"optimizer.lr": 2e-3}, "optimizer.lr: 0.002"),
+        ({"perturbation.num_steps": 3}, "perturbation.num_steps: 3"),
+        ({"train.max_steps": 6}, "train.max_steps"),
+        ({"train.resume": "never"}, "train.resume is never"),
+    ],
+    ids=str,
+)
+def test_a_changed_run_is_refused_in_one_line(make_config, change, named, stop_after):
+    folder = Trainer(make_config(), [stop_after(1)]).fit()
+    with pytest.raises(UserError) as caught:
+        Trainer(make_config(**change)).fit()
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_changed_sentences_are_refused(make_config, stop_after):
+    config = make_config()
+    Trainer(config, [stop_after(1)]).fit()
+    with open(config.data.train, "a", encoding="utf-8") as file:
+        file.write("one more film\n")
+    with pytest.raises(UserError, match="data.train"):
+        Trainer(config).fit()
+
+
+def test_what_has_no_say_in_the_numbers_may_change(make_config, step_lines, stop_after):
+    Trainer(make_config("run"), [stop_after(2)]).fit()
+    # One epoch fewer is meant by max_steps anyway: only the total counts.
+    folder = Trainer(make_config("run", **{"train.log_every": 2, "train.max_steps": None, "train.num_epochs": 2})).fit()
+    assert [line["step"] for line in step_lines(folder)] == [1, 2, 4]
+
+
+def test_the_checkpoint_records_what_bit_equality_rests_on(make_config, stop_after):
+    folder = Trainer(make_config(), [stop_after(1)]).fit()
+    state = json.loads((newest_checkpoint(folder) / "trainer_state.json").read_text())
+    assert state["identity"]["torch_version"] == torch.__version__
+    assert state["identity"]["num_threads"] == 1
+    assert state["position"]["step"] == 1 and state["position"]["batch"] == 1

@@ -1,0 +1,211 @@
+"""Runs of the supervised systems: what they score, when they end, what they export, and that they can be resumed."""
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from fastadv.data.labelled.labelled_sources import read_labelled
+from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.engine.callbacks import Callback
+from fastadv.engine.loop import Trainer
+from fastadv.errors import UserError
+from fastadv.dry_run import PlanOptions, describe_plan
+from tests.small_runs import SENTENCES
+
+CLASSES = ("bad", "fair", "good", "great")
+PERTURBATIONS = {
+    "fine_tuning": {},
+    "fgsm": {"method": "fgsm", "epsilon": 0.02},
+    "fgm": {"method": "fgm", "epsilon": 0.5},
+    "pgd": {"method": "pgd", "norm": "l2", "epsilon": 0.5, "alpha": 0.3, "num_steps": 2, "sigma": 0.1},
+    "freelb": {"method": "freelb", "epsilon": None, "alpha": 0.1, "num_steps": 2, "sigma": 0.3},
+    "scal": {"method": "fgm", "epsilon": 0.5},
+}
+OBJECTIVES = {
+    "fine_tuning": ("fine_tuning", {}),
+    "freelb": ("adversarial_training", {"weight_clean": 0.0}),
+    "scal": ("scal", {}),
+}
+
+
+@pytest.fixture
+def make_supervised(make_config, tmp_path):
+    """``make_supervised("freelb", "run", **changes)``: a run on twelve sentences of four classes, scored on eight."""
+    rows = [f"{text}\t{CLASSES[i % 4]}" for i, text in enumerate(SENTENCES)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    (tmp_path / "dev.tsv").write_text("\n".join(["text\tlabel", *rows[:8]]) + "\n")
+
+    def make(system, name="run", **changes):
+        objective, options = OBJECTIVES.get(system, ("adversarial_training", {}))
+        own = {
+            "objective": objective,
+            "objective_options": options,
+            "data.train": str(tmp_path / "train.tsv"),
+            "data.label_field": "label",
+            "dev.data": str(tmp_path / "dev.tsv"),
+            "train.eval_every": 2,
+            "perturbation.epsilon_relative": None,
+            **{f"perturbation.{key}": value for key, value in PERTURBATIONS[system].items()},
+        }
+        return make_config(name, **{**own, **changes})
+
+    return make
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """``scripted([50.0, 60.0, ...])``: dev scores to be given in this order."""
+
+    def script(scores):
+        left = iter(scores)
+
+        def score(logits, labels, metric):
+            return next(left)
+
+        monkeypatch.setattr("fastadv.evaluation.vectors.accuracy.classification_score", score)
+
+    return script
+
+
+@pytest.mark.parametrize("system", PERTURBATIONS)
+def test_the_export_is_what_was_trained(system, make_supervised):
+    trainer = Trainer(make_supervised(system, **{"train.max_steps": 30, "train.eval_every": 15, "optimizer.lr": 3e-3}))
+    folder = trainer.fit()
+    exported = Classifier.from_pretrained(str(folder / "model"))
+    assert exported.label_map.names == CLASSES
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    assert list(theirs.config.id2label.values()) == list(CLASSES)
+    logits = exported.classify_texts(SENTENCES)
+    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
+    predicted = exported.classify_texts(dev.first).argmax(axis=1)
+    assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
+    # Twelve sentences are learnt by heart, whatever the system: chance is 25.
+    assert trainer.position.best_score > 30
+
+
+@pytest.mark.parametrize("system, stage", [("fine_tuning", 0), ("fgm", 1), ("freelb", 3)])
+def test_a_classifier_of_means_is_exported_as_trained(system, stage, make_supervised):
+    steps = {"train.max_steps": 20, "train.eval_every": 10, "optimizer.lr": 3e-3}
+    trainer = Trainer(make_supervised(system, **{"encoder.pooling": "mean", "engine.zero_stage": stage, **steps}))
+    folder = trainer.fit()
+    exported = Classifier.from_pretrained(str(folder / "model"))
+    assert exported.encoder.pooling == "mean" and exported.label_map.names == CLASSES
+    logits = exported.classify_texts(SENTENCES)
+    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
+    predicted = exported.classify_texts(dev.first).argmax(axis=1)
+    assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
+    assert trainer.position.best_score > 30
+    card = ModelCard.load(folder / "model" / "README.md")
+    assert "AutoModelForSequenceClassification" in card.text and "A text classifier started from" in card.text
+    assert all(f"`{name}`" in card.text for name in CLASSES)
+    # Transformers would draw a head of its own, and vectors are not what a classifier is for.
+    assert (card.data.library_name, card.data.pipeline_tag) == ("fastadv", "text-classification")
+    assert "parameters" in describe_plan(trainer.config, PlanOptions.parse({}))
+
+
+@pytest.mark.parametrize(
+    "scores, patience, last_step, best_step",
+    [
+        ([50, 60, 60, 55, 70], 2, 8, 4),
+        ([50, 60, 60, 55, 70], 3, 10, 10),
+        ([50, float("nan"), float("nan"), 60, 70], 2, 6, 2),
+        ([50, 60, 70, 80, 90], 1, 10, 10),
+    ],
+    ids=str,
+)
+def test_patience_ends_the_run(make_supervised, scripted, scores, patience, last_step, best_step):
+    scripted(scores)
+    config = make_supervised("fine_tuning", **{"train.max_steps": 10, "dev.patience": patience})
+    trainer = Trainer(config)
+    trainer.fit()
+    assert trainer.is_finished and trainer.position.step == last_step and trainer.position.best_step == best_step
+    best = load_file(trainer.run_folder / "checkpoints" / f"best-step-{best_step}.safetensors")
+    exported = load_file(trainer.run_folder / "model" / "model.safetensors")
+    assert torch.equal(exported["classifier.weight"], best["head.out.weight"])
+    # Asked to go on, it has nothing to do.
+    scripted([])
+    again = Trainer(config)
+    again.fit()
+    assert again.position.step == last_step
+
+
+class StopAfter(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, trainer, step, metrics):
+        if step == self.step:
+            trainer.request_stop()
+
+
+@pytest.mark.parametrize("system, stage", [("freelb", 0), ("scal", 0), ("scal", 1), ("scal", 3), ("fgm", 2)])
+def test_stopped_and_resumed_is_the_run_never_stopped(system, stage, make_supervised, step_lines):
+    options = {"engine.zero_stage": stage, "dev.patience": 9}
+    whole = Trainer(make_supervised(system, "whole", **options))
+    whole.fit()
+    stopped = make_supervised(system, "stopped", **options)
+    Trainer(stopped, [StopAfter(1)]).fit()
+    Trainer(stopped, [StopAfter(3)]).fit()
+    last = Trainer(stopped)
+    last.fit()
+    assert step_lines(last.run_folder) == step_lines(whole.run_folder)
+    assert last.position == whole.position
+    left, right = (load_file(run.run_folder / "model" / "model.safetensors") for run in (whole, last))
+    assert all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+@pytest.mark.parametrize("system", ["scal", "fgm"])
+def test_zero_stages_train_alike(system, make_supervised, step_lines):
+    losses = []
+    for stage in range(4):
+        options = {"engine.zero_stage": stage, "dev.data": "none", "train.eval_every": None}
+        folder = Trainer(make_supervised(system, f"stage-{stage}", **options)).fit()
+        losses.append([line["loss"] for line in step_lines(folder)])
+    for others in losses[1:]:
+        assert others == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_clean_pass_is_made_only_where_the_loss_has_it(make_supervised):
+    """z_adv alone is watched where FreeLB makes no clean pass; dev scores and the collapse watch go on."""
+    trainer = Trainer(make_supervised("freelb"))
+    trainer.fit()
+    assert set(trainer._step.watch.vectors) == {"z_adv"}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"data.label_field": None, "dev.data": "none"}, "data.label_field = null: expected the column of the classes"),
+        (
+            {"objective": "simcse"},
+            "data.label_field = .label.: expected null where objective is simcse, .* fine_tuning, adversarial_training",
+        ),
+        ({"encoder.pooling": "first_last"}, "encoder.pooling = first_last: expected cls or mean"),
+        ({"dev.patience": 2, "dev.data": "none"}, "dev.patience = 2: expected null where dev.data is none"),
+        ({"dev.patience": 2, "train.eval_every": None}, "dev.patience = 2: .* train.eval_every is null"),
+    ],
+    ids=str,
+)
+def test_contradictions_are_refused(changes, message, make_supervised):
+    with pytest.raises(UserError, match=message):
+        Trainer(make_supervised("fine_tuning", **changes)).fit()
+
+
+def test_an_unknown_dev_label_is_named(make_supervised, tmp_path):
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nit is dull\tawful\n")
+    with pytest.raises(UserError, match="awful.*known are"):
+        Trainer(make_supervised("fine_tuning")).fit()
+
+
+def test_a_dry_run_reads_the_dev_data_as_training_does(make_supervised, tmp_path, capsys):
+    config = make_supervised("scal")
+    plan = describe_plan(config, PlanOptions.parse({}))
+    assert f"the best on {config.dev.data}" in plan
+    config.dev.data = str(tmp_path / "nowhere.tsv")
+    with pytest.raises(UserError, match="nowhere.tsv"):
+        describe_plan(config, PlanOptions.parse({}))

@@ -1,0 +1,174 @@
+"""Drives the real `Step` on the toy encoder and hands back what it found, in the transcription's terms.
+
+Random numbers are torch's own: the uniform start of delta is recorded where it is drawn, dropout masks where
+the toy encoder draws them, and the transcription takes both as given.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Optional
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from fastadv.config.schema import PerturbationConfig
+from fastadv.data.packing import PackedBatch
+from fastadv.engine.step.inner_loss import InnerLoss
+from fastadv.engine.step.step import Step
+from fastadv.objectives import resolve_objective
+from fastadv.objectives.sentences.rtd import ReplacedTokenDetection
+from fastadv.perturbation import Adversary
+from tests.oracle.sentences.masks import Drawn
+from tests.oracle.sentences.toy_discriminator_torch import RecordedFills, ToyDiscriminator
+from tests.oracle.toy_encoder import Masks
+from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.transcription import Found, StepResult, Views
+
+OBJECTIVE_OPTIONS = ("temperature", "multi_positive", "mask_duplicates")
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """One step of the torch side, with the random numbers it used and its parameters' gradients."""
+
+    result: StepResult
+    uniform: list
+    views: Views
+    parameter_grads: dict
+    drawn: Optional[Drawn]
+    """None without dropout"""
+    mask_faults: list
+
+
+class TorchRun:
+    """A `Step` with its state over several batches."""
+
+    def __init__(self, options, parameters, reuse="exact", has_dropout=True, objective="robustsentembed", seed=0):
+        torch.manual_seed(seed)
+        chosen = {name: getattr(options, name) for name in OBJECTIVE_OPTIONS}
+        has_detection = objective == "robustsentembed-rtd"
+        if objective != "simcse":
+            chosen["weight_adversarial"] = options.weight_adversarial
+        if has_detection:
+            names = ("weight_rtd", "rtd_reduction", "rtd_input")
+            chosen.update({name: getattr(options, name) for name in names}, rtd_generator="unigram")
+        head = "mlp" if "head_weight" in parameters else "none"
+        hidden_size = ToyEncoder.hidden_size
+        self.objective = resolve_objective(objective.removesuffix("-rtd"))(hidden_size, head=head, **chosen).double()
+        if head == "mlp":
+            linear = self.objective.head[0]
+            linear.load_state_dict(
+                {
+                    "weight": torch.tensor(parameters["head_weight"]),
+                    "bias": torch.tensor(parameters["head_bias"]),
+                }
+            )
+        names = [name for name in vars(options) if name in PerturbationConfig.__dataclass_fields__]
+        config = PerturbationConfig(reuse=reuse, **{name: getattr(options, name) for name in names})
+        self.encoder = ToyEncoder(parameters, has_dropout)
+        self.fills, detection = RecordedFills(), None
+        if has_detection:
+            detection = ReplacedTokenDetection(self.objective.detection, self.fills, ToyDiscriminator(parameters))
+            detection.head.double().load_state_dict(
+                {
+                    "weight": torch.tensor(parameters["d_head_weight"]),
+                    "bias": torch.tensor(parameters["d_head_bias"]),
+                }
+            )
+        self.module = Step(self.encoder, self.objective, config, detection).train()
+
+    @property
+    def table(self):
+        if self.module.eta_table is None:
+            return np.zeros((ToyEncoder.vocab_size, ToyEncoder.embedding_size))
+        return self.module.eta_table.table.numpy().copy()
+
+    def named_parameters(self):
+        """The module's parameters under the transcription's names."""
+        named = dict(self.encoder.named_parameters())
+        head = dict(self.objective.head.named_parameters())
+        if head:
+            named.update(head_weight=head["0.weight"], head_bias=head["0.bias"])
+        if self.module.detection is not None:
+            discriminator = dict(self.module.detection.discriminator.named_parameters())
+            named["d_mapping"] = discriminator.pop("embeddings_project.weight")
+            named.update({f"d_{name}": parameter for name, parameter in discriminator.items()})
+            head = self.module.detection.head
+            named.update(d_head_weight=head.weight, d_head_bias=head.bias)
+        return named
+
+    def descend(self, learning_rate):
+        with torch.no_grad():
+            for parameter in self.named_parameters().values():
+                parameter -= learning_rate * parameter.grad
+
+    def step(self, sentences, is_committed=True):
+        """Forward, backward and, where ``is_committed``, table write on a batch; parameters stay."""
+        batch = PackedBatch.from_token_lists(
+            [s.tokens for s in sentences], [s.special for s in sentences], [s.identity for s in sentences]
+        )
+        found, draws, inner_losses, inner_passes = [], [], [], []
+
+        def recorded_search(adversary, *args, **kwargs):
+            found.append(search(adversary, *args, **kwargs))
+            return found[-1]
+
+        def recorded_uniform(tensor, *args, **kwargs):
+            drawn = uniform(tensor, *args, **kwargs)
+            draws.append(drawn.clone())
+            return drawn
+
+        def recorded_inner_loss(*args, **kwargs):
+            inner_losses.append(inner_loss(*args, **kwargs))
+            return inner_losses[-1]
+
+        def recorded_pass(loss, points):
+            inner_passes.append(points)
+            return inner_pass(loss, points)
+
+        # A gradient from the clean pass' own graph is an inner loss without a pass.
+        inner_pass = InnerLoss.__call__
+        search, uniform, inner_loss = Adversary.search, torch.Tensor.uniform_, self.objective.inner_loss
+        self.encoder.drawn.clear()
+        self.module.zero_grad()
+        with (
+            patch.object(Adversary, "search", recorded_search),
+            patch.object(torch.Tensor, "uniform_", recorded_uniform),
+            patch.object(self.objective, "inner_loss", recorded_inner_loss),
+            patch.object(InnerLoss, "__call__", recorded_pass),
+        ):
+            loss = self.module(batch)
+        loss.backward()
+        if is_committed:
+            self.module.commit()
+        grads = {name: p.grad.numpy().copy() for name, p in self.named_parameters().items() if p.grad is not None}
+
+        def split(packed):
+            if packed is None:
+                packed = torch.zeros(batch.num_tokens, ToyEncoder.embedding_size)
+            return [part.numpy().copy() for part in packed.detach().split(batch.lengths.tolist())]
+
+        if found:
+            (perturbation,) = found
+            parts = (perturbation.delta_pgd, perturbation.delta_fgsm, perturbation.delta, perturbation.eta)
+            first_inner_loss = float(inner_losses[0].detach()) if inner_losses else None
+            outcome = Found(*map(split, parts), first_inner_loss)
+        else:
+            outcome = None
+        if not draws:
+            draws.append(None)
+        (draw,) = draws
+        drawn, faults = None, []
+        views = Views(corruption=None if self.module.detection is None else self.fills.corruption())
+        if self.encoder.has_dropout:
+            drawn = Drawn.of_order(self.encoder.drawn, self.objective.uses_adversary)
+            config = self.module.perturbation
+            faults = drawn.faults(len(inner_passes), config.inner_dropout == "frozen", config.reuse == "none")
+            views = replace(
+                views,
+                clean=Masks(split(drawn.clean_embedding), split(drawn.clean)),
+                positive=Masks(split(drawn.positive_embedding), split(drawn.positive)),
+                adversarial=Masks(None, split(drawn.adversarial)) if self.objective.uses_adversary else None,
+            )
+        result = StepResult(outcome, self.table, float(loss.detach()))
+        return TorchStep(result, split(draw), views, grads, drawn, faults)
