@@ -282,7 +282,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
             "and only the packed path can be traced"
         )
     engine = config.engine
-    step = Step(
+    return Step(
         encoder,
         objective,
         config.perturbation,
@@ -291,10 +291,9 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         engine.joint_views,
         config.train.micro_batch_size,
         second,
+        # From stage 1 on DeepSpeed itself casts the weights.
+        torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
     )
-    if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
-        step.compute_dtype = torch.bfloat16
-    return step
 
 
 def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:

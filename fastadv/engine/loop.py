@@ -136,12 +136,13 @@ class Trainer:
         if self.config.engine.zero_stage == 3 and needs_whole:
             # Stage 3 cuts the weights to pieces; what is measured or attacked on the way is a whole model.
             self._whole_model = copy.deepcopy(self._model, {id(self.encoder.tokenizer): self.encoder.tokenizer})
+        self._frozen = zero.frozen_in_full(self._model, self.config)
         self._engine = zero.initialise(self._step, self.config, self.total_steps)
         try:
             self._start(checkpoint)
             with ending_steps(self._end_by_signal):
                 self._train()
-            weights = zero.full_precision_weights(self._model)
+            weights = zero.full_precision_weights(self._model, self._frozen)
         finally:
             self._close()
         if self.is_finished:
@@ -288,7 +289,7 @@ class Trainer:
         is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
         if is_best:
             position.best_score, position.best_step = score, position.step
-            weights = zero.full_precision_weights(self._model)
+            weights = zero.full_precision_weights(self._model, self._frozen)
         position.num_scores_since_best = 0 if is_best else position.num_scores_since_best + 1
         if is_best:
             processes.first_rank_only(lambda: self._best.save(position.step, weights))
@@ -304,7 +305,7 @@ class Trainer:
         """The model with the weights of now, whole. All ranks call it."""
         if self._whole_model is None:
             return self._model
-        self._whole_model.load_state_dict(zero.full_precision_weights(self._model))
+        self._whole_model.load_state_dict(zero.full_precision_weights(self._model, self._frozen))
         return self._whole_model
 
     def _attack_if_due(self) -> None:
