@@ -156,6 +156,7 @@ def make_step(tiny_encoder):
         joint_views=False,
         checkpoint_activations=False,
         compute_dtype=None,
+        on_nonfinite="raise",
         **perturbation,
     ):
         from fastadv.config.schema import PerturbationConfig
@@ -194,6 +195,7 @@ def make_step(tiny_encoder):
             joint_views=joint_views,
             micro_batch_size=micro_batch_size,
             compute_dtype=compute_dtype,
+            on_nonfinite=on_nonfinite,
         )
         return Recorded(step.train())
 

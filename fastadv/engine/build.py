@@ -11,12 +11,12 @@ from torch import nn
 
 from fastadv.config.schema import Config, DataConfig
 from fastadv.data.batching import BatchOrder, make_loader
-from fastadv.data.labelled.labelled import LabelledText, agree
 from fastadv.data.labelled.labels import LabelMap, describe_classes
+from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
-from fastadv.data.variants.variants import TextVariants, VariantData
+from fastadv.data.variants.text_variants import TextVariants, VariantData
 from fastadv.distributed.processes import first_rank_first, rank, world_size
 from fastadv.engine.step.gather import AllRanks
 from fastadv.engine.step.step import Step
@@ -291,6 +291,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         engine.joint_views,
         config.train.micro_batch_size,
         second,
+        config.train.on_nonfinite,
         # From stage 1 on DeepSpeed itself casts the weights.
         torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
     )

@@ -84,7 +84,6 @@ RULES = {
     "perturbation.sigma": _NOT_NEGATIVE,
     "perturbation.probe_every": _COUNT_FROM_1,
     "perturbation.agreement": ((lambda value: 0 < value <= 1), "a number above 0, at most 1"),
-    "perturbation.max_nonfinite_steps": _COUNT_FROM_1,
     "optimizer.lr": _NOT_NEGATIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.beta1": _SHARE_BELOW_1,
@@ -103,6 +102,7 @@ RULES = {
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
+    "train.max_nonfinite_steps": _COUNT_FROM_1,
     "train.trackers": (
         (lambda value: len(set(value)) == len(value)),
         "a list of any of wandb, mlflow, each once",
@@ -177,7 +177,7 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
     held_out = evaluation.held_out
     if held_out not in ([train] if isinstance(train, str) else [entry["path"] for entry in train]):
         return False
-    from fastadv.data.sources.sources import is_dataset_name
+    from fastadv.data.sources.find import is_dataset_name
 
     # Only a named dataset has splits; of files and the demo's sentences the name says all.
     return not is_dataset_name(held_out) or config.data.split == evaluation.held_out_split
