@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 from fastadv.data.batching import BatchOrder
 from fastadv.distributed.zero import NonFiniteUpdate
-from fastadv.engine.build import TrainingData
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
 from fastadv.engine.loop import TooManySkips, Trainer
 from fastadv.engine.monitor.collapse import Collapsed
+from fastadv.engine.training_data import TrainingData
 from fastadv.perturbation import NonFiniteGradient
 from fastadv.train import main
 from tests.small_runs import SENTENCES

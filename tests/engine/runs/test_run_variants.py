@@ -13,7 +13,8 @@ from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.build import TrainingData, build_step
+from fastadv.engine.build import build_step
+from fastadv.engine.training_data import TrainingData
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
 from fastadv.objectives.base import EpochAttack, resolve_objective

@@ -14,8 +14,8 @@ import torch
 from fastadv import Trainer, load_config
 from fastadv.distributed import processes
 from fastadv.distributed.zero import NonFiniteUpdate
-from fastadv.engine.build import TrainingData
 from fastadv.engine.monitor.collapse import Collapsed
+from fastadv.engine.training_data import TrainingData
 from fastadv.perturbation import NonFiniteGradient
 from tests.ranks.cases.objectives import STAGES
 
