@@ -66,7 +66,7 @@ def parse_config(path: Optional[str], overrides: Sequence[str]) -> Config:
     from fastadv.launch.checks_objective import check_objective
 
     check_objective(config, objective)
-    warn(config, uses_adversary=objective.uses_adversary)
+    warn(config, is_searched=objective.needs.adversarial is not None)
     return config
 
 
