@@ -163,7 +163,7 @@ class Trainer:
     def _start(self, checkpoint: Path | None, at_end: ExitStack) -> None:
         """The parts that train, at the state of ``checkpoint`` or at the seed's; ``at_end`` closes them."""
         config, run = self.config, self.run
-        is_used_on_the_way = run.dev_score is not None or run.step.objective.attack_at_epochs is not None
+        is_used_on_the_way = run.dev_score is not None or run.step.objective.needs.epoch_attack is not None
         self.whole_model = WholeModel(run.model, config, is_used_on_the_way)
         self.selection = Selection(config, self.run_folder, run.dev_score, self.whole_model)
         self.engine = zero.initialise(run.step, config, run.data.total_steps)
@@ -266,7 +266,7 @@ class Trainer:
 
     def _attack_if_due(self) -> None:
         """At an epoch's start: the training texts that an attack fools the model on, for an objective that asks."""
-        plan, position = self.run.step.objective.attack_at_epochs, self.position
+        plan, position = self.run.step.objective.needs.epoch_attack, self.position
         if plan is None:
             return
         model = self.whole_model.as_it_is() if position.batch == 0 else None

@@ -112,12 +112,12 @@ class TrainingData:
 
     def use_variants(self, objective: Objective, encoder: Any) -> None:
         """Has batches bring the variants that ``objective`` asks for."""
-        if not objective.variants:
+        if not objective.needs.variants:
             return
         if self._variant_data is None:
             self._variant_data = self._read_variants()
         self.variants = self._variant_data.variants(encoder, self._config.train.seed)
-        self.variants.keep(objective.variants)
+        self.variants.keep(objective.needs.variants)
 
     def _read_variants(self) -> VariantData:
         sources = [source.path for source in weighted_sources(self._config.data.train)]

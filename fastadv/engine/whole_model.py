@@ -38,6 +38,6 @@ class WholeModel:
         return self._copy
 
     def finish(self, weights: dict[str, Tensor]) -> None:
-        """Makes the model whole once the engine is destroyed; ``weights`` are the last. From then on there is no copy."""
+        """Makes the model whole once the engine is destroyed; ``weights`` are the last. No copy is left."""
         self._copy = None
         zero.make_whole(self._model, weights)

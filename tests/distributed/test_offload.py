@@ -4,11 +4,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fastadv import Trainer
 from fastadv.config.schema import Config
 from fastadv.distributed import processes, zero
 from fastadv.errors import UserError
 from fastadv.launch.checks import check_config
+from tests.quick_trainer import Trainer
 from tests.ranks.cases.steps import SENTENCES, make_step, same_tokens_replaced
 from tests.ranks.cases.steps import make_config as make_config_of
 

@@ -11,9 +11,9 @@ from fastadv.distributed.optimizer import build_optimizer, linear_schedule
 from fastadv.encoder import Encoder
 from fastadv.encoder.weights.depth import freeze_layers
 from fastadv.encoder.weights.lora import add_lora
-from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
 from fastadv.launch.checks import check_config, check_encoder
+from tests.quick_trainer import Trainer
 
 aten = torch.ops.aten
 RANK = 3

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
 NUM_STEPS = 5

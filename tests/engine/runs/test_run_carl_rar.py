@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.checkpoints.checkpoint import EXTRA_STATE, newest_checkpoint
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.evaluation.embeddings.reconstruct import load_reconstructor
 
 from tests.small_runs import SENTENCES

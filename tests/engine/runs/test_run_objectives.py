@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fastadv import UserError
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 
 RTD = {"objective_options": {"rtd_generator": "unigram", "weight_rtd": 0.5}}
 USCAL = {"objective": "uscal", "perturbation.method": "fgm"}
@@ -53,7 +53,7 @@ def test_a_run_trains_the_discriminator(make_config):
     config = make_config("rtd", **RTD)
     trainer = Trainer(config)
     trainer.fit()
-    step = trainer._step
+    step = trainer.run.step
     ours, theirs = dict(step.encoder.named_parameters()), dict(step.detection.discriminator.named_parameters())
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from fastadv.data.labelled.find import read_labelled
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
 from fastadv.dry_run import PlanOptions, describe_plan
 from tests.small_runs import SENTENCES
@@ -79,7 +79,7 @@ def test_the_export_is_what_was_trained(system, make_supervised):
     theirs = AutoModelForSequenceClassification.from_pretrained(folder / "model")
     assert list(theirs.config.id2label.values()) == list(CLASSES)
     logits = exported.classify_texts(SENTENCES)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(SENTENCES))
     dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
     predicted = exported.classify_texts(dev.first).argmax(axis=1)
     assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
@@ -95,7 +95,7 @@ def test_a_classifier_of_means_is_exported_as_trained(system, stage, make_superv
     exported = Classifier.from_pretrained(str(folder / "model"))
     assert exported.encoder.pooling == "mean" and exported.label_map.names == CLASSES
     logits = exported.classify_texts(SENTENCES)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(SENTENCES))
     dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
     predicted = exported.classify_texts(dev.first).argmax(axis=1)
     assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
@@ -174,7 +174,7 @@ def test_a_clean_pass_is_made_only_where_the_loss_has_it(make_supervised):
     """z_adv alone is watched where FreeLB makes no clean pass; dev scores and the collapse watch go on."""
     trainer = Trainer(make_supervised("freelb"))
     trainer.fit()
-    assert set(trainer._step.watch.vectors) == {"z_adv"}
+    assert set(trainer.run.step.watch.vectors) == {"z_adv"}
 
 
 @pytest.mark.parametrize(

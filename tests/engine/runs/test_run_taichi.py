@@ -16,7 +16,7 @@ from fastadv.encoder.classifier.classification_head import HEAD_FILE
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import build_step
 from fastadv.engine.training_data import TrainingData
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.distributed.optimizer import build_optimizer
 from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
@@ -143,7 +143,7 @@ def test_ablations_run_and_export_what_they_have(ablation, make):
 def test_without_what_has_no_pair_there_are_seven_rows(make):
     trainer = Trainer(make(**{"data.unpaired": "drop", "train.max_steps": None}))
     trainer.fit()
-    assert len(trainer._data.text) == 7 and trainer.total_steps == 1
+    assert len(trainer.run.data.text) == 7 and trainer.total_steps == 1
 
 
 def test_both_networks_start_alike_and_are_trained_at_the_same_rates(make):

@@ -12,7 +12,7 @@ from fastadv.config.schema import to_yaml
 from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
 from fastadv.dry_run import describe_plan
@@ -105,7 +105,7 @@ def test_the_export_is_what_was_trained(system, make):
     if system.startswith("bat"):
         pairs = SENTENCES[::-1]
     logits = exported.classify_texts(texts, pairs)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(texts, pairs))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(texts, pairs))
     if system == "base_adv":
         logits, labels = exported.classify_texts(list(ATTACKED.values())), labels[list(ATTACKED)]
     if not system.endswith("_soft"):

@@ -15,9 +15,10 @@ from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import build_step
 from fastadv.engine.training_data import TrainingData
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
-from fastadv.objectives.base import EpochAttack, resolve_objective
+from fastadv.objectives.base import resolve_objective
+from fastadv.objectives.needs import EpochAttack
 from tests.small_runs import SENTENCES
 from tests.engine.runs.toy_variants import Found
 
@@ -76,8 +77,8 @@ def test_both_networks_are_exported(make):
     first = Classifier.from_pretrained(str(folder / "model"))
     second = Classifier.from_pretrained(str(folder / "model" / "second"))
     logits = [model.classify_texts(SENTENCES) for model in (first, second)]
-    trained = Classifier(trainer._step.second, trainer._step.objective.second_classifier, first.label_map).eval()
-    np.testing.assert_array_equal(logits[0], trainer._model.eval().classify_texts(SENTENCES))
+    trained = Classifier(trainer.run.step.second, trainer.run.step.objective.second_classifier, first.label_map).eval()
+    np.testing.assert_array_equal(logits[0], trainer.run.model.eval().classify_texts(SENTENCES))
     np.testing.assert_array_equal(logits[1], trained.classify_texts(SENTENCES))
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
     assert second.label_map.names == CLASSES
@@ -125,7 +126,7 @@ def test_bfloat16_at_stage_0_narrows_both(make):
 
 
 class Attacked(Found):
-    attack_at_epochs = EpochAttack(first_epoch=1)
+    needs = replace(Found.needs, epoch_attack=EpochAttack(first_epoch=1))
 
 
 @pytest.fixture
