@@ -182,16 +182,6 @@ def test_a_run_exports_merged_weights(stage, precision, make_config, tiny_bert_d
     assert not [path for path in (folder / "model").rglob("*") if "adapter" in path.name]
 
 
-def test_an_interrupted_run_goes_on_bit_for_bit(make_config, stop_after):
-    whole = Trainer(make_config("whole", **PARTS)).fit()
-    parted = make_config("parted", **PARTS)
-    Trainer(parted, [stop_after(2)]).fit()
-    assert not (parted_model := whole.parent / "parted" / "model").exists()
-    Trainer(parted).fit()
-    expected, actual = load_file(whole / "model" / "model.safetensors"), load_file(parted_model / "model.safetensors")
-    assert all(torch.equal(value, actual[name]) for name, value in expected.items())
-
-
 def refused(config):
     with pytest.raises(UserError) as caught:
         check_config(config)
