@@ -21,6 +21,7 @@ NUM_STEPS = 6
 # In the midst of the first epoch, at its end, in the midst of the second, at its end: 2 batches an epoch.
 STOPS = (1, 2, 3, 4)
 MODES = tuple(product((0, 1, 2, 3), ("fp32", "bf16")))
+IN_PART = {"encoder.num_frozen_layers": 1, "encoder.lora_rank": 2, "optimizer.layer_lr_decay": 0.5}
 
 
 def carl(**options):
@@ -34,7 +35,7 @@ TABLE = [
     ("robustsentembed", {"dev.data": "dev.csv", "train.eval_every": 1}, 3, "bf16", (1, 4)),
     ("robustsentembed", {"train.micro_batch_size": 3}, 0, "bf16", (1, 2)),
     ("robustsentembed", {"engine.checkpoint_activations": True}, 2, "bf16", (1, 4)),
-    ("robustsentembed", {"encoder.num_frozen_layers": 1, "encoder.lora_rank": 2, "optimizer.layer_lr_decay": 0.5}, 0, "fp32", (3,)),
+    ("robustsentembed", IN_PART, 0, "fp32", (3,)),
     ("robustsentembed", {"engine.offload_optimizer": "cpu", "engine.offload_parameters": "cpu"}, 3, "fp32", (2,)),
     ("exact", {}, 2, "fp32", (1, 4)),
     ("adaptive", {}, 0, "fp32", (2, 3)),
