@@ -119,7 +119,7 @@ class StepCosts:
     """
 
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
-        self.config, self.search = config, config.perturbation.as_mixed()
+        self.config, self.search = config, config.perturbation.resolve()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
         self.head = Count.of(self.objective.parameters())
@@ -180,7 +180,7 @@ class StepCosts:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
         if not self.objective.uses_keys:
             return num_own_key_sets(self.objective)
-        num_adversarial = self.search.num_inner_steps if self.search.reuse == "free" else 1
+        num_adversarial = self.search.num_steps if self.search.reuse == "free" else 1
         return self.num_clean_views - 1 + num_adversarial * self.objective.uses_adversary
 
     @property
@@ -240,7 +240,7 @@ class StepCosts:
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if self.search.reuse == "free":
                 outer_of_x = attacked_passes.outer(True) + 3 * head
-                found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
+                found["passes that search and train"] = self.search.num_steps * outer_of_x
             else:
                 # Supervised systems attack the cross-entropy, which compares nothing.
                 attacked = 0.0 if self.objective.uses_labels else compared
@@ -255,7 +255,7 @@ class StepCosts:
                 found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
         others = 0 if self.objective.uses_labels else 1 + self.objective.uses_adversary
         contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
-        repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
+        repeated = self.search.num_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
         if self.objective.uses_average:
@@ -275,7 +275,7 @@ class StepCosts:
         is_probe: Optional[bool],
     ) -> float:
         search = self.search
-        num_steps = search.num_inner_steps
+        num_steps = search.num_steps
         points = 2 if search.gradient == "separate" and search.rho not in (0, 1) else 1
         if search.reuse == "none":
             return num_steps * points * (2 if search.use_eta else 1) * reference
@@ -312,7 +312,7 @@ class StepCosts:
         if self.has_detection:
             total += times * Passes(self.encoder, batch, False).forward()
         if is_checkpointed and self.objective.uses_adversary:
-            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_steps
             total += gradients * passes.forward()
         return total
 

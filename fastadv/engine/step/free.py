@@ -19,6 +19,7 @@ from fastadv.engine.step.inner_loss import kept_buffers
 from fastadv.objectives.base import Keys, Views
 from fastadv.perturbation import Perturbation
 from fastadv.perturbation.freelb import free_passes, with_gradients
+from fastadv.perturbation.trace import Trace
 
 if TYPE_CHECKING:
     from fastadv.engine.step.step import Step
@@ -42,7 +43,7 @@ def free_loss(
     # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
     # the last pass leaves its one backward to the engine, and what the others found arrives with it.
     keeps_last = step.graphs_serve_once
-    num_passes = step.perturbation.num_inner_steps
+    num_passes = step.search.num_steps
     shared = replace(
         views,
         query=leaves.of(views.query),
@@ -52,7 +53,8 @@ def free_loss(
     loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
     raised: list[Tensor] = []
-    start = step.search.adversary.start(x.detach(), batch, eta)
+    adversary = step.search.adversary
+    trace = Trace(*adversary.start(x.detach(), batch, eta))
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
 
@@ -79,7 +81,7 @@ def free_loss(
         return loss
 
     inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
-    passes = free_passes(start, x, loss_of_pass, inputs, keeps_last, raised)
+    passes = free_passes(adversary, trace, x, loss_of_pass, inputs, keeps_last, raised)
     gradients, weight_rtd = list(passes.by_inputs), None
     if loss_rtd is not None:
         weight_rtd = gradients.pop()

@@ -23,7 +23,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.encoder.packed import with_tokens
 from fastadv.errors import UserError
 from fastadv.objectives.sentences.rtd_generators import Fill, Generator, make_generator
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 
 
 @dataclass(frozen=True)

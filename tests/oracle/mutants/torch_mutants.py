@@ -119,16 +119,16 @@ def keys_move_with_x(inner_loss):
     return mutated
 
 
-def attack_step_doubled(as_mixed):
-    return lambda self: replace(as_mixed(self), alpha=2.0, beta=2.0, epsilon=2 * self.epsilon)
+def attack_step_doubled(resolve):
+    return lambda self: replace(resolve(self), alpha=2.0, beta=2.0, epsilon=2 * self.epsilon)
 
 
-def attack_without_dropout(as_mixed):
-    return lambda self: replace(as_mixed(self), inner_dropout="off")
+def attack_without_dropout(resolve):
+    return lambda self: replace(resolve(self), inner_dropout="off")
 
 
-def attack_keeps_its_norm(as_mixed):
-    return lambda self: replace(as_mixed(self), norm=self.norm)
+def attack_keeps_its_norm(resolve):
+    return lambda self: replace(resolve(self), norm=self.norm)
 
 
 def clean_gradient_of_another_view(gradient_at_clean):
@@ -219,9 +219,9 @@ OF_MASKS = {
 RTD_CLASS = "fastadv.objectives.sentences.rtd.ReplacedTokenDetection"
 OF_NUMBERS = {
     keys_move_with_x: ("fastadv.objectives.sentences.contrastive.ContrastiveObjective.inner_loss", FGM + FGSM),
-    attack_step_doubled: ("fastadv.config.schema.PerturbationConfig.as_mixed", FGM + FGSM),
-    attack_without_dropout: ("fastadv.config.schema.PerturbationConfig.as_mixed", FGM + FGSM),
-    attack_keeps_its_norm: ("fastadv.config.schema.PerturbationConfig.as_mixed", FGM[:1]),
+    attack_step_doubled: ("fastadv.config.schema.PerturbationConfig.resolve", FGM + FGSM),
+    attack_without_dropout: ("fastadv.config.schema.PerturbationConfig.resolve", FGM + FGSM),
+    attack_keeps_its_norm: ("fastadv.config.schema.PerturbationConfig.resolve", FGM[:1]),
     clean_gradient_of_another_view: ("fastadv.engine.step.inner_loss.InnerLoss.gradient_at_clean", (FGM[0], FGSM[0])),
     some_originals_labelled_replaced: (f"{RTD_CLASS}.corrupt", RTD),
     detection_cut_from_encoder: (f"{RTD_CLASS}.logits", RTD),
@@ -231,10 +231,10 @@ OF_NUMBERS = {
     eta_scaled_before: ("fastadv.perturbation.chains.step_eta", BASE),
     rho_swapped: ("fastadv.perturbation.chains.mix", BASE),
     special_tokens_in_sizes: (
-        "fastadv.perturbation.chains.sentence_sizes",
+        "fastadv.perturbation.search.sentence_sizes",
         of_every_norm("spare-special-relative"),
     ),
-    fgsm_takes_pgds_step: ("fastadv.perturbation.chains.sentence_sizes", BASE),
+    fgsm_takes_pgds_step: ("fastadv.perturbation.search.sentence_sizes", BASE),
     projection_skipped: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
     norm_over_batch: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
     direction_by_token: ("fastadv_kernels.sentence_step.sentence_step_reference", BASE),
