@@ -15,7 +15,7 @@ _HOMES = {
     "Search": "fastadv.perturbation",
     "Objective": "fastadv.objectives",
     "Step": "fastadv.engine.step.step",
-    "Classifier": "fastadv.encoder.classifier.classifier",
+    "Classifier": "fastadv.encoder.classifier.text_classifier",
     "Trainer": "fastadv.engine.loop",
     "Callback": "fastadv.engine.callbacks",
     "UserError": "fastadv.errors",

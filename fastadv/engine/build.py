@@ -11,12 +11,12 @@ from torch import nn
 
 from fastadv.config.schema import Config, DataConfig
 from fastadv.data.batching import BatchOrder, make_loader
-from fastadv.data.labelled.labelled import LabelledText, agree
 from fastadv.data.labelled.labels import LabelMap, describe_classes
+from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
-from fastadv.data.variants.variants import TextVariants, VariantData
+from fastadv.data.variants.text_variants import TextVariants, VariantData
 from fastadv.distributed.processes import first_rank_first, rank, world_size
 from fastadv.engine.step.gather import AllRanks
 from fastadv.engine.step.step import Step

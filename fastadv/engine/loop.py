@@ -16,7 +16,7 @@ from fastadv.distributed import processes, zero
 from fastadv.distributed.lost_ranks import explain_lost_ranks
 from fastadv.distributed.platforms import require_training_platform
 from fastadv.distributed.signals import Interrupted, ending_steps
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import (
     TrainingData,
     build_encoder,

@@ -177,7 +177,7 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
     held_out = evaluation.held_out
     if held_out not in ([train] if isinstance(train, str) else [entry["path"] for entry in train]):
         return False
-    from fastadv.data.sources.sources import is_dataset_name
+    from fastadv.data.sources.find import is_dataset_name
 
     # Only a named dataset has splits; of files and the demo's sentences the name says all.
     return not is_dataset_name(held_out) or config.data.split == evaluation.held_out_split

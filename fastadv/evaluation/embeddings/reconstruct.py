@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import DEFAULT_BATCH_SIZE, Texts, search

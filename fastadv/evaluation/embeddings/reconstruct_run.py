@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
 from fastadv.evaluation.embeddings.parts import fingerprint, hash_of_weights, part_path

@@ -60,7 +60,7 @@ def find_texts(
 
     Args:
         plan: recipe, limits, and the share of ``texts`` that is enough.
-        model: a `fastadv.encoder.classifier.classifier.Classifier` without dropout.
+        model: a `fastadv.encoder.classifier.text_classifier.Classifier` without dropout.
         labels: the names of the texts' classes.
         order: in which texts are attacked; a text that occurs twice is attacked once.
         log: what the recipe prints goes to its end.

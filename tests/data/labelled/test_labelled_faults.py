@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastadv.data.labelled.labelled_sources import open_labelled, read_labelled
+from fastadv.data.labelled.find import open_labelled, read_labelled
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.sources.lines import LineReport
 from fastadv.errors import UserError

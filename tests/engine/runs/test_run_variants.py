@@ -12,7 +12,7 @@ from fastadv.launch.checks_objective import check_objective
 from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import TrainingData, build_step
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError

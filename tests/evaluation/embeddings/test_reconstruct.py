@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fastadv.cli.main import main
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings import reconstruct_run
 from fastadv.evaluation.embeddings.classifier_attack import Texts, search

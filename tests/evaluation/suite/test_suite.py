@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from fastadv.cli.main import main
 from fastadv.encoder import Encoder
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.suite import adv_sts as suite_adv_sts
 from fastadv.evaluation.suite import attacks as suite_attacks

@@ -11,7 +11,7 @@ from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after import before_after
 from fastadv.evaluation.embeddings.settings import AttackSettings

@@ -10,7 +10,7 @@ import torch
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.text import training_attack
 from fastadv.evaluation.text.training_attack import check_attack, find_texts

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.errors import UserError
 from fastadv.evaluation.text.class_bias import class_share
