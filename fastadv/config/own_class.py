@@ -22,7 +22,9 @@ def find_class(path: str, base: Any, key: str) -> Any:
     try:
         found = getattr(import_module(module_name), class_name, None)
     except Exception as error:  # whatever the user's module raises while it is imported
-        raise UserError(f"{key}: {path!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")) from error
+        raise UserError(
+            f"{key}: {path!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
+        ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(f"{key}: {path!r} must name a subclass of fastadv.{base.__name__}, {module_name} has {found!r}")
     return found

@@ -81,9 +81,7 @@ def sentence_sizes(x: Tensor, batch: PackedBatch, plan: SearchPlan, active: Opti
     return Sizes(epsilon, epsilon_token, plan.alpha * unit, plan.beta * unit, plan.gamma * unit_token)
 
 
-def check_resolution(
-    x: Tensor, batch: PackedBatch, plan: SearchPlan, dtype: Optional[torch.dtype] = None
-) -> None:
+def check_resolution(x: Tensor, batch: PackedBatch, plan: SearchPlan, dtype: Optional[torch.dtype] = None) -> None:
     """Refuses a ball too small for the compute type: one in which most entries of X could not move at all.
 
     An entry of a perturbation on the ball's surface has the size epsilon * n^(-1/p) (exponent 0 for linf); adding it

@@ -140,7 +140,7 @@ class Adversary:
     def _run(
         self, x: Tensor, trace: Trace, loss: InnerLoss, at_clean: CleanGradient | None, num_gradients: int | None
     ) -> State:
-        """Where a search ends that begins as ``trace`` says, which takes down what it does; arguments as in `search`."""
+        """Where a search that begins as ``trace`` says ends; the trace keeps what it does. Arguments as in `search`."""
         around, state = trace.around, trace.start
         serves_first = at_clean is not None and self.moves.starts_at_clean and not self._is_reference
         with nullcontext() if self._is_reference else self._frozen():

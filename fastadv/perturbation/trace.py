@@ -17,7 +17,7 @@ class Trace:
     Args:
         around: the surroundings of the search.
         start: where it began.
-        keeps_gradients: whether ``gradients`` holds those of all steps, (T, E) and more a step, or the last step's alone.
+        keeps_gradients: whether ``gradients`` holds those of all steps, (T, E) or more a step, or of the last alone.
     """
 
     around: Surroundings

@@ -65,13 +65,13 @@ def test_a_ball_below_the_resolution_is_refused(norm):
     entries = {"linf": 1, "l2": 192**0.5, "l1": 192}[norm]
     # Half a unit in the last place at 0.6 is 2^-25 in float32, 2^-9 in bfloat16.
     batch = PackedBatch.from_token_lists([[1, 5, 2], [1, 2, 3][:2]], [[False] * 3, [False] * 2])
-    check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=1.01 * entries * 2.0**-25))
+    check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=1.01 * entries * 2.0**-25).resolve())
     with pytest.raises(UserError, match="perturbation.epsilon: a radius of .* below the resolution of float32"):
-        check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=0.99 * 2.0**-25))
+        check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=0.99 * 2.0**-25).resolve())
     with pytest.raises(UserError, match="bfloat16"):
-        check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=0.99 * 2.0**-9), torch.bfloat16)
+        check_resolution(x, batch, PerturbationConfig(norm=norm, epsilon=0.99 * 2.0**-9).resolve(), torch.bfloat16)
 
 
 def test_no_ball_and_a_zero_ball_have_no_resolution_to_check():
-    check_resolution(X, BATCH, PerturbationConfig(epsilon=None))
-    check_resolution(X, BATCH, PerturbationConfig(epsilon=0.0))
+    check_resolution(X, BATCH, PerturbationConfig(epsilon=None).resolve())
+    check_resolution(X, BATCH, PerturbationConfig(epsilon=0.0).resolve())

@@ -95,9 +95,13 @@ def test_a_plan_is_explicit():
 
 def test_a_ball_below_the_resolution_is_refused_by_the_attacks_own_norm(batch, x):
     # In the l2 ball of 24 entries an entry moves by a fifth of the radius; half a unit in bfloat16 is 0.004 at 1.
-    check_resolution(torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.04).resolve(), torch.bfloat16)
+    check_resolution(
+        torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.04).resolve(), torch.bfloat16
+    )
     with pytest.raises(UserError, match="below the resolution of bfloat16"):
-        check_resolution(torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.01).resolve(), torch.bfloat16)
+        check_resolution(
+            torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.01).resolve(), torch.bfloat16
+        )
 
 
 @pytest.mark.parametrize("method", ["fgm", "fgsm"])

@@ -14,8 +14,8 @@ from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.perturbation import Adversary, compiled
 from fastadv.perturbation.chains import Chains
-from fastadv.perturbation.search import Surroundings
 from fastadv.perturbation.compiled import CompiledAdversary, gradients_of, moved
+from fastadv.perturbation.search import Surroundings
 
 MAX_LENGTH = 24
 OTHERS = [
@@ -41,9 +41,7 @@ def num_graphs():
 
 def compiled_adversary(step, backend="aot_eager", **options):
     # aot_eager stops before code generation: tracing is the question, and a C++ compiler takes its time.
-    return CompiledAdversary(
-        step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, backend=backend, **options
-    )
+    return CompiledAdversary(step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, backend=backend, **options)
 
 
 def surroundings(step, batch):
@@ -62,7 +60,9 @@ def search(adversary, x, batch, loss, eta, **options):
 
 
 def assert_equal(ours, theirs, tolerance=1e-12):
-    for name, one, other in zip(("delta", *ours.state._fields), (ours.delta, *ours.state), (theirs.delta, *theirs.state)):
+    for name, one, other in zip(
+        ("delta", *ours.state._fields), (ours.delta, *ours.state), (theirs.delta, *theirs.state)
+    ):
         if other is None:
             assert one is None
             continue
@@ -274,9 +274,7 @@ def test_cuda_graphs_are_asked_for_and_their_results_copied(monkeypatch, make_st
     step = make_step(num_steps=2).step
     batch = step.encoder.pack(sentences)
     arguments = given(step, batch)
-    adversary = CompiledAdversary(
-        step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, kind="cudagraphs"
-    )
+    adversary = CompiledAdversary(step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, kind="cudagraphs")
     assert asked == [{"fullgraph": True, "dynamic": False, "backend": "inductor", "mode": "reduce-overhead"}] * 2
     found = search(adversary, *arguments)
     expected = search(step.search.adversary, *arguments)
