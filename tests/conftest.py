@@ -155,6 +155,7 @@ def make_step(tiny_encoder):
         micro_batch_size=None,
         joint_views=False,
         checkpoint_activations=False,
+        on_nonfinite="raise",
         **perturbation,
     ):
         from fastadv.config.schema import PerturbationConfig
@@ -192,6 +193,7 @@ def make_step(tiny_encoder):
             detection,
             joint_views=joint_views,
             micro_batch_size=micro_batch_size,
+            on_nonfinite=on_nonfinite,
         )
         return Recorded(step.train())
 

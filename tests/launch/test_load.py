@@ -161,8 +161,9 @@ def test_the_shipped_configs_are_what_their_comments_say():
         5,
     )
     assert sizes.eta_scaling == "before" and not sizes.steps_are_relative
-    relative = load_config(str(ROOT / "configs/robustsentembed_relative.yaml")).perturbation.resolve()
-    assert relative.steps_are_relative and relative.eta_scaling == "after"
+    relative = load_config(str(ROOT / "configs/robustsentembed_relative.yaml"))
+    sizes = relative.perturbation.resolve()
+    assert sizes.steps_are_relative and sizes.eta_scaling == "after"
     assert load_config(str(ROOT / "configs/simcse.yaml")).objective == "simcse"
     uscal = load_config(str(ROOT / "configs/uscal.yaml"))
     assert (uscal.objective, uscal.perturbation.method) == ("uscal", "fgm") and 0.1 <= uscal.perturbation.epsilon <= 0.5
