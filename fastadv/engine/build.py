@@ -293,8 +293,8 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         engine.joint_views,
         config.train.micro_batch_size,
         second,
+        config.train.on_nonfinite,
         make_search(config.perturbation.search, plan),
-        config.perturbation.on_nonfinite,
     )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16

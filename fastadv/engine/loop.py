@@ -184,7 +184,7 @@ class Trainer:
         self._progress = Progress(self.total_steps, self.position.step, is_shown=is_first)
         self._log = MetricsLog(self.run_folder, self.position.step + 1) if is_first else None
         self._gauges = Gauges(self.config, self._step, self._device, self.position.step)
-        self._guard = Guard(self.config.perturbation, self._step, self.position, self.encoder.tokenizer)
+        self._guard = Guard(self.config.train, self._step, self.position, self.encoder.tokenizer)
         self._progress.say(self._what_is_done())
         for remark in [*remarks, *([f"going on from {checkpoint}"] if checkpoint else [])]:
             self._progress.say(remark)

@@ -84,7 +84,6 @@ RULES = {
     "perturbation.sigma": _NOT_NEGATIVE,
     "perturbation.probe_every": _COUNT_FROM_1,
     "perturbation.agreement": ((lambda value: 0 < value <= 1), "a number above 0, at most 1"),
-    "perturbation.max_nonfinite_steps": _COUNT_FROM_1,
     "optimizer.lr": _NOT_NEGATIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.beta1": _SHARE_BELOW_1,
@@ -103,6 +102,7 @@ RULES = {
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
+    "train.max_nonfinite_steps": _COUNT_FROM_1,
     "train.trackers": (
         (lambda value: len(set(value)) == len(value)),
         "a list of any of wandb, mlflow, each once",

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastadv.config.schema import load_config
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.smart import SMART, symmetric_kl
 

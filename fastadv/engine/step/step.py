@@ -18,7 +18,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Optional
+from typing import Literal, Optional
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +58,8 @@ class Step(nn.Module):
         micro_batch_size: sentences that pass through the encoder at a time; None: all. Not with ``reuse`` none or free,
             and not with ``compile``.
         second: the second encoder, for an objective with ``uses_second_network``.
+        on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
         search: how a perturbation moves; None: the shipped search.
-        on_nonfinite: raise, or skip, at an inner gradient that is not finite.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -84,8 +84,8 @@ class Step(nn.Module):
         joint_views: Optional[bool] = False,
         micro_batch_size: Optional[int] = None,
         second: Optional[nn.Module] = None,
+        on_nonfinite: Literal["raise", "skip"] = "raise",
         search: Search | None = None,
-        on_nonfinite: str = "raise",
     ):
         super().__init__()
         if (detection is None) != (objective.detection is None):
@@ -98,6 +98,7 @@ class Step(nn.Module):
         self.detection = detection
         self.second = second
         self._joint_views = joint_views
+        self._on_nonfinite = on_nonfinite
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
@@ -110,7 +111,7 @@ class Step(nn.Module):
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
         if objective.uses_adversary:
-            self.search = BatchSearch(self.plan, encoder, objective, compile, search, on_nonfinite)
+            self.search = BatchSearch(self.plan, encoder, objective, compile, search)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: Optional[AverageModel] = None
         if objective.uses_average:
@@ -202,6 +203,8 @@ class Step(nn.Module):
             views = self.with_adversarial(views, pooled, tokens)
         if search is not None:
             metrics, self.fault = search.finish(whole)
+            if self.fault is not None and self._on_nonfinite == "raise":
+                raise self.fault
             self.is_skipped = self.fault is not None
             self.metrics.update(metrics)
             if views.adversarial is not None:
