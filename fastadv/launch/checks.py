@@ -291,16 +291,16 @@ def _check_sizes(config: Config) -> None:
             )
 
 
-def warn(config: Config, uses_adversary: bool = True) -> None:
+def warn(config: Config, is_searched: bool = True) -> None:
     """Says once in the log what is allowed and yet seldom meant.
 
     Args:
-        uses_adversary: whether the objective searches a perturbation at all.
+        is_searched: whether the objective searches a perturbation at all.
     """
     sizes = config.perturbation.resolve()
     # An absolute step in a relative ball meets its radius only once X is there.
     diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
-    is_perturbed = uses_adversary and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.num_pgd_steps)
+    is_perturbed = is_searched and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.num_pgd_steps)
     # A single step may well be meant to end there, as SMART's is.
     if is_perturbed and sizes.num_pgd_steps > 1 and sizes.alpha > diameter:
         unit = " epsilon" if sizes.steps_are_relative else ""

@@ -170,7 +170,7 @@ def model_card(
 
 def describe_adversary(config: Config) -> str:
     """The search of the objective's adversary in a few words, or "none"."""
-    if not resolve_objective(config.objective).uses_adversary:
+    if resolve_objective(config.objective).needs.adversarial is None:
         return "none"
     searched = config.perturbation.resolve()
     if config.perturbation.method in ("fgm", "fgsm"):
