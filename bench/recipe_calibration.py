@@ -167,7 +167,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         out = None if arguments.out is None else check_json(arguments.out)
-        from fastadv.data.sources.sources import iterate_sentences
+        from fastadv.data.sources.find import iterate_sentences
         from fastadv.encoder import Encoder
 
         texts = [text for text in iterate_sentences(arguments.data) if len(words_of(text)) >= _MIN_WORDS]

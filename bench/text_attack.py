@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from bench.ops import machine_info
 from bench.turns import say, write_json
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import draw_head
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.embeddings.classifier_attack import labels_of, with_rows
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import build_recipe

@@ -9,9 +9,9 @@ from typing import Mapping, Optional
 import torch
 
 from fastadv.config.schema import Config
-from fastadv.data.labelled.labelled_sources import open_labelled
+from fastadv.data.labelled.find import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
-from fastadv.data.sources.sources import open_source
+from fastadv.data.sources.find import open_source
 from fastadv.data.variants.text_pairs import read_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
@@ -144,8 +144,8 @@ def _what_it_costs(config: Config, options: PlanOptions) -> list[str]:
             f"train.batch_size = {batch.num_sentences}: expected at least --num_gpus, {options.num_gpus}: every GPU "
             "takes a share of each batch"
         )
-    if costs.objective.attack_at_epochs is not None:
-        check_attack(costs.objective.attack_at_epochs)
+    if costs.objective.needs.epoch_attack is not None:
+        check_attack(costs.objective.needs.epoch_attack)
     return [
         *_parameters(costs),
         _batch(config, batch, options),

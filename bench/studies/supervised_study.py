@@ -62,8 +62,8 @@ def run_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) -> N
     import torch
 
     from fastadv import Trainer, load_config
-    from fastadv.data.labelled.labelled_sources import read_labelled
-    from fastadv.encoder.classifier.classifier import Classifier
+    from fastadv.data.labelled.find import read_labelled
+    from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.evaluation.embeddings.classifier_attack import attack_classifier, with_rows
     from fastadv.evaluation.embeddings.settings import AttackSettings
 

@@ -38,7 +38,7 @@ def transferred(
 
 
 def _tried(rows: List[TextAttackRow], folder: Path, remains: bool) -> dict:
-    from fastadv.encoder.classifier.classifier import Classifier
+    from fastadv.encoder.classifier.text_classifier import Classifier
 
     if not rows:
         return {"num_tried": 0, "num_fooled": 0}

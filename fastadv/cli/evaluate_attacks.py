@@ -93,7 +93,7 @@ def _add_classifiers(parser: argparse.ArgumentParser) -> None:
 
 def _classifiers(arguments: argparse.Namespace) -> dict:
     """Name → () → classifier; refuses what can be found wrong without reading weights."""
-    from fastadv.encoder.classifier.classifier import Classifier
+    from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.encoder.weights.source import find_model
     from fastadv.evaluation.model_names import short_names
     from fastadv.evaluation.vectors.geometry_of_models import check_models

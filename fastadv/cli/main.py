@@ -111,7 +111,7 @@ def _add_encode(commands) -> None:
 
 
 def _encode(arguments) -> None:
-    from fastadv.data.sources.sources import open_source
+    from fastadv.data.sources.find import open_source
     from fastadv.encoder.export.encode_file import check_output, encode_file
 
     output = check_output(arguments.output)

@@ -37,7 +37,7 @@ class PackedBatch:
     hard_negative: Optional["PackedBatch"] = None
     """likewise a text that is close to each sentence and means something else"""
     variants: Mapping[str, "PackedBatch"] = field(default_factory=dict)
-    """other texts of each sentence by name, in their order (`fastadv.data.variants.variants`); of a variant itself
+    """other texts of each sentence by name, in their order (`fastadv.data.variants.text_variants`); of a variant itself
     none"""
     is_present: Optional[Tensor] = None
     """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""

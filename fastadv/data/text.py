@@ -1,7 +1,7 @@
 """Training text: tokenised once into an Arrow file that is memory-mapped ever after.
 
 What a line is, `fastadv.data.sources.lines` says, and a row `fastadv.data.sources.tables`; where they come from,
-`fastadv.data.sources.sources`; how they lie in the file, `fastadv.data.records`.
+`fastadv.data.sources.find`; how they lie in the file, `fastadv.data.records`.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from fastadv.data.records import (
     sentence_id,
     write_file,
 )
+from fastadv.data.sources.find import Record, iterate_sentences, named_fields, open_source, records_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
-from fastadv.data.sources.sources import Record, iterate_sentences, named_fields, open_source, records_of
 from fastadv.errors import UserError
 
 __all__ = ["LineReport", "TokenizedText", "collate", "iterate_sentences", "sentence_id"]
@@ -55,7 +55,7 @@ def collate(rows: Sequence[Dict], position_offset: int) -> PackedBatch:
     """Packs rows of a `TokenizedText`; ``position_offset`` is the encoder's first position id.
 
     Positives and hard negatives are packed the same way, into the batch's fields of these names. Rows of a
-    `fastadv.data.labelled.labelled.LabelledText` bring their labels and their numbers (B,), int64, and those of pairs
+    `fastadv.data.labelled.text.LabelledText` bring their labels and their numbers (B,), int64, and those of pairs
     their token types.
     """
     of_sentence = {
@@ -257,7 +257,7 @@ class TokenizedText:
 
 
 def progress_bar(num_expected: Optional[int], max_sentences: Optional[int], progress: bool) -> tqdm:
-    """The bar of a build; ``num_expected`` as `fastadv.data.sources.sources.Source.identity` gives it."""
+    """The bar of a build; ``num_expected`` as `fastadv.data.sources.find.RecordSource.identity` gives it."""
     if max_sentences is not None:
         num_expected = max_sentences if num_expected is None else min(num_expected, max_sentences)
     return tqdm(total=num_expected, desc="tokenising", unit=" sentences", disable=not progress, leave=False)

@@ -358,7 +358,7 @@ class Encoder(nn.Module):
             card: README.md; None writes a short one.
             state_dict: weights of ``hf`` to write in place of its own, where an engine keeps finer ones.
         """
-        from fastadv.encoder.export.export import export_encoder
+        from fastadv.encoder.export.write import export_encoder
 
         return export_encoder(self, folder, card, state_dict)
 

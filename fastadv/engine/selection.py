@@ -42,7 +42,7 @@ def dev_score(data: str) -> Optional[DevScore]:
 
 
 def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: bool) -> Optional[DevScore]:
-    """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.classifier.Classifier`; None for "none".
+    """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.text_classifier.Classifier`; None for "none".
 
     Raises:
         UserError: data that cannot be read, or a label that training has not.
@@ -50,7 +50,7 @@ def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: b
     dev, data = config.dev, config.data
     if dev.data == "none":
         return None
-    from fastadv.data.labelled.labelled import LabelledText
+    from fastadv.data.labelled.text import LabelledText
     from fastadv.evaluation.vectors.accuracy import classification_score, predict
 
     fields = data.label_field, data.field, data.pair_field

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastadv.data.sources.sources import open_source
+from fastadv.data.sources.find import open_source
 from fastadv.data.text import TokenizedText, collate, sentence_id
 from fastadv.errors import UserError
 

@@ -11,7 +11,7 @@ from fastadv.cli.main import main
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import draw_head
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)

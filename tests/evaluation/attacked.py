@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 
 CLASSES = ("bad", "fair", "good", "great")
 TEXTS = [

@@ -59,7 +59,7 @@ LAYOUTS = {
 
 
 class SentEvalSet:
-    """A split of one of `LAYOUTS`, a `fastadv.data.labelled.labelled_sources.LabelledSource`."""
+    """A split of one of `LAYOUTS`, a `fastadv.data.labelled.find.LabelledSource`."""
 
     label_column = "label"
 

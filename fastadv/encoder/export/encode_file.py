@@ -41,7 +41,7 @@ def encode_file(
     split: str = "train",
     progress: bool = False,
 ) -> Dict:
-    """Encodes every sentence of ``input_path`` (``fastadv.data.sources.sources``), in order, into ``output_path``.
+    """Encodes every sentence of ``input_path`` (``fastadv.data.sources.find``), in order, into ``output_path``.
 
     ``.npy`` holds (num_sentences, D) float32; ``.parquet`` the columns ``text`` and ``vector``. Blank lines
     give no row, so row numbers count sentences, not lines. The file is written aside and renamed when it is
@@ -55,8 +55,8 @@ def encode_file(
     """
     from tqdm import tqdm
 
+    from fastadv.data.sources.find import iterate_sentences
     from fastadv.data.sources.lines import LineReport
-    from fastadv.data.sources.sources import iterate_sentences
 
     target = check_output(output_path)
     report = LineReport()

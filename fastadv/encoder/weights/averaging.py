@@ -8,7 +8,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fastadv.encoder.classifier.classification_head import pooling_of_head
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.source import ModelSource, find_model
 from fastadv.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Passes of other texts of the sentences (`fastadv.data.variants.variants`), by one network or by two, piece by
+"""Passes of other texts of the sentences (`fastadv.data.variants.text_variants`), by one network or by two, piece by
 piece."""
 
 from dataclasses import replace

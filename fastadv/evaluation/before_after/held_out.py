@@ -66,7 +66,7 @@ def draw_distinct(texts: List[str], count: int, encoder, seed: int) -> List[str]
 
 
 def _read(cfg: EvaluationConfig, data_field: str) -> List[str]:
-    from fastadv.data.sources.sources import iterate_sentences
+    from fastadv.data.sources.find import iterate_sentences
 
     return list(iterate_sentences(cfg.held_out, field=data_field, split=cfg.held_out_split))
 

@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.evaluation.embeddings.classifier_attack import (
     DEFAULT_BATCH_SIZE,
     ClassifierUnderAttack,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import DEFAULT_BATCH_SIZE, Texts, search
@@ -184,20 +184,6 @@ class _Words:
             spelt = [self._encoder.tokenizer.decode(part, clean_up_tokenization_spaces=True) for part in parts]
             found.append((spelt[0].strip(), spelt[1].strip() if len(spelt) > 1 else ""))
         return found
-
-
-def word_changes(before: str, after: str) -> List[Tuple[str, str]]:
-    """Runs of words as (before, after): equal ones where nothing changed, '' where there is nothing to set against."""
-    from difflib import SequenceMatcher
-
-    old, new = before.split(), after.split()
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    return [(" ".join(old[a:b]), " ".join(new[c:d])) for _, a, b, c, d in matcher.get_opcodes()]
-
-
-def num_changed(changes: List[Tuple[str, str]]) -> int:
-    """Words that differ: of every changed run the longer side."""
-    return sum(max(len(old.split()), len(new.split())) for old, new in changes if old != new)
 
 
 def joined(text: TextPair) -> str:

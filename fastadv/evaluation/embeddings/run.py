@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.chart import attack_curves_png
 from fastadv.evaluation.embeddings.checks import Check, check_attack
@@ -65,7 +65,7 @@ class AttackOnClassifiers:
 
     def load(self, model: str):
         """The classifier of a folder, as it is attacked."""
-        from fastadv.encoder.classifier.classifier import Classifier
+        from fastadv.encoder.classifier.text_classifier import Classifier
 
         return Classifier.from_pretrained(model, max_length=self.max_length, perturb_at=self.perturb_at)
 

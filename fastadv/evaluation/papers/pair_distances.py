@@ -128,7 +128,7 @@ def measure_pairs(
     the mean of each quantity with its interval by the bootstrap over pairs; None without a value.
 
     Args:
-        models: name → () → `fastadv.encoder.classifier.classifier.Classifier`; one is held at a time.
+        models: name → () → `fastadv.encoder.classifier.text_classifier.Classifier`; one is held at a time.
 
     Raises:
         UserError: a model that does not know the classes, or gives vectors that are not finite.

@@ -17,7 +17,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.variants.substitution import antonym_draw, draw_seed, synonym_draw
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
@@ -117,7 +117,7 @@ def map_models(
     """The record of all models, ready for JSON, and each one's points (3, N, 2) in the order of `KINDS`.
 
     Args:
-        models: name → () → `fastadv.encoder.classifier.classifier.Classifier`; one is held at a time.
+        models: name → () → `fastadv.encoder.classifier.text_classifier.Classifier`; one is held at a time.
         seed: of t-SNE.
     """
     entries, points = [], {}

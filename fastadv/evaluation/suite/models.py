@@ -61,9 +61,8 @@ class SuiteModel:
         return Encoder.from_pretrained(self.model, pooling=self.pooling, max_length=self.max_length)
 
     def load_classifier(self, folder: Optional[str] = None):
-        """A `fastadv.encoder.classifier.classifier.Classifier`, of ``folder`` where it is an encoder with a head made
-        for it."""
-        from fastadv.encoder.classifier.classifier import Classifier
+        """A `Classifier`, of ``folder`` where it is an encoder with a head made for it."""
+        from fastadv.encoder.classifier.text_classifier import Classifier
 
         return Classifier.from_pretrained(folder or self.model, max_length=self.max_length)
 

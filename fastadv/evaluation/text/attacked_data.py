@@ -8,7 +8,7 @@ from typing import Iterator, Optional, Tuple
 
 import numpy as np
 
-from fastadv.data.labelled.labelled_sources import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
+from fastadv.data.labelled.find import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
 from fastadv.data.labelled.labels import listed
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import with_rows

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.errors import UserError
 from fastadv.evaluation.text.class_bias import ControlBias, match_class_share
 from fastadv.evaluation.text.rows import TextAttackRow
@@ -36,7 +36,7 @@ def control_bias(baseline, robust, data: LabelledTexts, batch_size: int = 64) ->
     """The shift of the baseline's logits under which it predicts each class as often as the robust model does.
 
     Args:
-        baseline, robust: `fastadv.encoder.classifier.classifier.Classifier`.
+        baseline, robust: `fastadv.encoder.classifier.text_classifier.Classifier`.
         data: the texts that are attacked, as given.
 
     Raises:
@@ -57,7 +57,7 @@ def control_runs(
 
     Args:
         names: of the models in tables; the first is the baseline.
-        load: name → `fastadv.encoder.classifier.classifier.Classifier`; one is held at a time.
+        load: name → `fastadv.encoder.classifier.text_classifier.Classifier`; one is held at a time.
         data: the texts that are attacked.
         attack: attacks the baseline with a shift of its logits; it is given the control's name and the shift.
 

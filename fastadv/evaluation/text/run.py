@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.variants.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of

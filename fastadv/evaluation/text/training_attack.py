@@ -19,7 +19,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
-from fastadv.objectives.base import EpochAttack
+from fastadv.objectives.needs import EpochAttack
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def find_texts(
 
     Args:
         plan: recipe, limits, and the share of ``texts`` that is enough.
-        model: a `fastadv.encoder.classifier.classifier.Classifier` without dropout.
+        model: a `fastadv.encoder.classifier.text_classifier.Classifier` without dropout.
         labels: the names of the texts' classes.
         order: in which texts are attacked; a text that occurs twice is attacked once.
         log: what the recipe prints goes to its end.

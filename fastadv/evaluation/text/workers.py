@@ -51,7 +51,7 @@ class AttackJob:
 
     def load(self):
         """The classifier. UserError where there is none."""
-        from fastadv.encoder.classifier.classifier import Classifier
+        from fastadv.encoder.classifier.text_classifier import Classifier
 
         return Classifier.from_pretrained(self.model, max_length=self.max_length)
 

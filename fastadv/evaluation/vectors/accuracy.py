@@ -8,7 +8,7 @@ from typing import Iterator, Literal, Tuple
 import numpy as np
 import torch
 
-from fastadv.data.labelled.labelled import LabelledText
+from fastadv.data.labelled.text import LabelledText
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import collate
 from fastadv.errors import UserError

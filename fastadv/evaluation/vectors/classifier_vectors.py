@@ -35,7 +35,7 @@ def classified(
     progress: bool = False,
     name: str = "encode",
 ) -> Classified:
-    """Runs texts, or pairs of texts, through a `fastadv.encoder.classifier.classifier.Classifier`, without dropout.
+    """Runs texts, or pairs of texts, through a `Classifier` of `fastadv.encoder`, without dropout.
 
     Args:
         name: what stands before the bar.

@@ -74,7 +74,7 @@ def check_models(models: Sequence[str]) -> None:
 
 def find_geometry_data(data: str, field: str = "text", split: Optional[str] = None) -> GeometryData:
     """The sentences of a split of STS-B, where ``data`` is SentEval's folder, with its pairs scored above 4; else all
-    sentences that ``data`` names (`fastadv.data.sources.sources`), without pairs.
+    sentences that ``data`` names (`fastadv.data.sources.find`), without pairs.
 
     Args:
         split: of STS-B by default test; of a dataset by default train.
@@ -82,7 +82,7 @@ def find_geometry_data(data: str, field: str = "text", split: Optional[str] = No
     Raises:
         UserError: nothing there, a split that does not exist, a row that is not right, or no pair above 4.
     """
-    from fastadv.data.sources.sources import iterate_sentences
+    from fastadv.data.sources.find import iterate_sentences
 
     folder = Path(data).expanduser()
     if not (folder / "STS").is_dir():

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Iterator, List, Tuple
 
 from fastadv.data.sources.compressed import kind_of
+from fastadv.data.sources.find import is_named_readable, placed_records
 from fastadv.data.sources.first_fault import FirstFault
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, iterate_lines
-from fastadv.data.sources.sources import is_named_readable, placed_records
 from fastadv.errors import UserError
 
 COLUMNS = ("sentence1", "sentence2", "score")

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.encoder.classifier.classification_head import LinearHead
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.probe import L2_STRENGTH, MAX_ITERATIONS
 from fastadv.evaluation.vectors.vector_cache import encode_distinct

@@ -45,7 +45,7 @@ class TextVictim:
     """Probabilities of a classifier's classes for texts or pairs of texts.
 
     Args:
-        classifier: a `fastadv.encoder.classifier.classifier.Classifier`; it is only ever asked without dropout.
+        classifier: a `fastadv.encoder.classifier.text_classifier.Classifier`; it is only ever asked without dropout.
         batch_size: texts a pass.
         bias: (C,) added to the logits: the classifier with its decision moved, as a control.
         cache_size: answers kept at most.

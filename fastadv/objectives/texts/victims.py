@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastadv.data.labelled.labels import LabelMap, listed
 from fastadv.data.packing import PackedBatch
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.source import ModelSource, find_model, load_tokenizer
 from fastadv.errors import UserError
 

@@ -3,7 +3,7 @@
 import datasets
 import pytest
 
-from fastadv.data.labelled.labelled_sources import open_labelled, read_labelled
+from fastadv.data.labelled.find import open_labelled, read_labelled
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.sources.known_datasets import KNOWN, known_dataset
 from fastadv.data.sources.lines import LineReport

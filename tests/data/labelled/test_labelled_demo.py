@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastadv.data.labelled.labelled_sources import read_labelled
+from fastadv.data.labelled.find import read_labelled
 from fastadv.data.sources import demo
 from fastadv.errors import UserError
 

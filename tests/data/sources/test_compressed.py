@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
+from fastadv.data.sources.find import open_source
 from fastadv.data.sources.lines import LineReport
-from fastadv.data.sources.sources import open_source
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
 

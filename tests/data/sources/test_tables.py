@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastadv.data.sources.find import open_source
 from fastadv.data.sources.lines import LineReport
-from fastadv.data.sources.sources import open_source
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
 

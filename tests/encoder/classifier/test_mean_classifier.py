@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import (
@@ -19,7 +19,7 @@ from fastadv.encoder.classifier.classification_head import (
     draw_head,
     load_head,
 )
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.source import find_model
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import attack_classifier

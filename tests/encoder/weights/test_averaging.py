@@ -7,7 +7,7 @@ import torch
 from fastadv.cli.main import main
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder.classifier.classification_head import draw_head
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.averaging import average_classifiers
 from fastadv.errors import UserError
 from tests.conftest import write_tiny_bert

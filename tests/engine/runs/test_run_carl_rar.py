@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.checkpoints.checkpoint import EXTRA_STATE, newest_checkpoint
 from fastadv.engine.loop import Trainer
 from fastadv.evaluation.embeddings.reconstruct import load_reconstructor

@@ -7,8 +7,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from fastadv.data.labelled.labelled_sources import read_labelled
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.data.labelled.find import read_labelled
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError

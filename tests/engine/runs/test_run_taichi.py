@@ -13,7 +13,7 @@ from fastadv.config.schema import to_yaml
 from fastadv.encoder import Encoder
 from fastadv.encoder.weights.averaging import average_classifiers
 from fastadv.encoder.classifier.classification_head import HEAD_FILE
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import TrainingData, build_step
 from fastadv.engine.loop import Trainer
 from fastadv.distributed.optimizer import build_optimizer

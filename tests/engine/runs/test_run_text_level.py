@@ -11,7 +11,7 @@ from fastadv.cli.main import main
 from fastadv.config.schema import to_yaml
 from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs

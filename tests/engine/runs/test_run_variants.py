@@ -12,11 +12,12 @@ from fastadv.launch.checks_objective import check_objective
 from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import TrainingData, build_step
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
-from fastadv.objectives.base import EpochAttack, resolve_objective
+from fastadv.objectives.base import resolve_objective
+from fastadv.objectives.needs import EpochAttack
 from tests.small_runs import SENTENCES
 from tests.engine.runs.toy_variants import Found
 
@@ -124,7 +125,7 @@ def test_bfloat16_at_stage_0_narrows_both(make):
 
 
 class Attacked(Found):
-    attack_at_epochs = EpochAttack(first_epoch=1)
+    needs = replace(Found.needs, epoch_attack=EpochAttack(first_epoch=1))
 
 
 @pytest.fixture

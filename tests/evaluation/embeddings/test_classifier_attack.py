@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import Texts, attack_classifier, labels_of, search, with_rows

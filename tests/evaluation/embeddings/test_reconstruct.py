@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fastadv.cli.main import main
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings import reconstruct_run
 from fastadv.evaluation.embeddings.classifier_attack import Texts, search
@@ -20,14 +20,13 @@ from fastadv.evaluation.embeddings.reconstruct import (
     _Words,
     detokenized,
     load_reconstructor,
-    num_changed,
     reconstruct,
-    word_changes,
 )
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.reconstruct_run import Example, _examples, _Made, _rates
 from fastadv.evaluation.embeddings.search import Target, attacking
 from fastadv.evaluation.embeddings.settings import AttackSettings
+from fastadv.pages.shown_text import num_changed, word_changes
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 
 SETTINGS = AttackSettings(epsilons=(0.5, 8.0), num_steps=3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastadv.cli.main import main
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings import classifier_attack
 from fastadv.evaluation.embeddings.run import AttackRun

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fastadv.cli.main import main
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError

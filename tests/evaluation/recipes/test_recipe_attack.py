@@ -15,9 +15,9 @@ if importlib.util.find_spec("textattack") is None:
     pytest.skip("the extra `attack` is not installed", allow_module_level=True)
 
 from fastadv.cli.main import main
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import build_recipe
 from fastadv.evaluation.recipes.textattack_offline import load_textattack

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from fastadv.cli.main import main
-from fastadv.data.labelled.labelled_sources import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.variants.word_sets import WordSets
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.text import attack as text_attack
 from fastadv.evaluation.text import run as text_attack_run
 from fastadv.evaluation.text import workers as text_attack_workers
@@ -200,7 +200,7 @@ def test_the_order_of_the_texts_has_no_say(folder, tmp_path, capsys):
 
 
 def labels(folder):
-    from fastadv.data.labelled.labelled_sources import read_labelled
+    from fastadv.data.labelled.find import read_labelled
 
     data = read_labelled(str(folder / "texts.csv"))
     return [type("Row", (), {"label": data.label_map.names[label]}) for label in data.labels]

@@ -10,11 +10,11 @@ import torch
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.text import training_attack
 from fastadv.evaluation.text.training_attack import check_attack, find_texts
-from fastadv.objectives.base import EpochAttack
+from fastadv.objectives.needs import EpochAttack
 
 NAMES = ("bad", "fair", "good", "great")
 TEXTS = [(f"text number {'abcdefghij'[i]}",) for i in range(10)]

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.data.labelled.labelled import LabelledText
+from fastadv.data.labelled.text import LabelledText
 from fastadv.encoder.classifier.classification_head import draw_head
-from fastadv.encoder.classifier.classifier import Classifier
+from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.vectors.accuracy import classification_score, predict
 
 

@@ -1,6 +1,6 @@
 """Labelled text: tokenised once, with the class of each text or pair, into an Arrow file like `TokenizedText`'s.
 
-Where it comes from, `fastadv.data.labelled.labelled_sources` says; which class a label is,
+Where it comes from, `fastadv.data.labelled.find` says; which class a label is,
 `fastadv.data.labelled.labels`. The file holds labels as it found them, so that training, dev and test data, and runs
 with other classes, share it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm.auto import tqdm
 
-from fastadv.data.labelled.labelled_sources import LABEL, TEXT, new_found_labels, open_labelled
+from fastadv.data.labelled.find import LABEL, TEXT, new_found_labels, open_labelled
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, agree_on_labels
 from fastadv.data.records import record_batch, schema_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
@@ -134,7 +134,7 @@ class LabelledText(TokenizedText):
         """Tokenises ``source``, or maps the file an earlier run left in ``cache_dir``, as `TokenizedText.build` does.
 
         Args:
-            source: what `fastadv.data.labelled.labelled_sources.open_labelled` finds.
+            source: what `fastadv.data.labelled.find.open_labelled` finds.
             encoder: gives ``tokenize``, ``tokenizer_fingerprint`` and ``max_length``, and for pairs ``tokenize_pairs``
                 and ``num_token_types``.
             max_sentences: only the first so many rows.

@@ -22,7 +22,7 @@ from fastadv.encoder.classifier.classification_head import (
 )
 from fastadv.encoder.encoder import Encoder
 from fastadv.encoder.export.cards import default_card
-from fastadv.encoder.export.export import export_encoder
+from fastadv.encoder.export.write import export_encoder
 from fastadv.encoder.weights.lora import merged_state_dict
 from fastadv.encoder.weights.source import find_model, quiet_transformers
 from fastadv.errors import UserError

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Protocol, Sequence, Tuple
 
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, why_no_class
+from fastadv.data.sources.find import Columns, Files, FoundFiles, FoundRows, find_source, placed_records
 from fastadv.data.sources.first_fault import FirstFault
 from fastadv.data.sources.known_datasets import KnownDataset, known_dataset
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record
 from fastadv.data.sources.senteval_sets import senteval_set
-from fastadv.data.sources.sources import Columns, Files, FoundFiles, FoundRows, find_source, placed_records
 from fastadv.errors import UserError
 
 TEXT, LABEL = "text", "label"
@@ -45,7 +45,7 @@ def open_labelled(
     split: str = "train",
 ) -> LabelledSource:
     """Finds the labelled texts that ``source`` names: ``demo:imdb``, a folder of one of SentEval's sets, or whatever
-    `fastadv.data.sources.sources.open_source` finds that has columns.
+    `fastadv.data.sources.find.open_source` finds that has columns.
 
     Args:
         label_field, field, pair_field: the columns of the label, of the text and of a pair's second text.

@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 import torch
 
 from fastadv.config.schema import DataConfig
-from fastadv.data.labelled.labelled_sources import read_labelled
+from fastadv.data.labelled.find import read_labelled
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.data.tokenize_texts import tokenize

@@ -11,8 +11,8 @@ import torch
 from fastadv.config.schema import Config
 from fastadv.data import text as text_module
 from fastadv.data.batching import BatchOrder, make_loader
-from fastadv.data.labelled.labelled import LabelledText, agree
 from fastadv.data.labelled.labels import LabelMap
+from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.text import TokenizedText, collate, sentence_id
 from fastadv.dry_run import describe_plan
 from fastadv.engine.build import TrainingData

@@ -27,7 +27,7 @@ _ROWS_A_READ = 1024
 Record = Tuple[str, ...]
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """A source that exists and has the columns asked for; nothing but names and heads has been read."""
 
     def identity(self) -> Tuple[str, Optional[int]]:
@@ -199,7 +199,7 @@ def open_source(
     split: str = "train",
     positive_field: Optional[str] = None,
     negative_field: Optional[str] = None,
-) -> Source:
+) -> RecordSource:
     """Finds what ``source`` names.
 
     In this order: ``demo:...``; a file or folder that exists (a folder written by ``save_to_disk``; one with files of
@@ -339,7 +339,7 @@ def iterate_sentences(
 
 
 def records_of(
-    opened: Source, name: str | os.PathLike, fields: Sequence[str], report: LineReport, max_bytes: int
+    opened: RecordSource, name: str | os.PathLike, fields: Sequence[str], report: LineReport, max_bytes: int
 ) -> Iterator[Record]:
     """The records of an opened source; UserError at the end when there was none."""
     yield from opened.records(report, max_bytes)
