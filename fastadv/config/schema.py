@@ -1,9 +1,9 @@
 """What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Literal, Optional, Sequence, Union
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Dict, List, Literal, Optional, Union
 
-Norm = Literal["linf", "l2", "l1"]
+from fastadv.config.search_plan import Norm, SearchPlan
 
 
 @dataclass
@@ -78,6 +78,8 @@ class PerturbationConfig:
     its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these. pgd: num_steps steps
     of alpha along the gradient; rho, beta and eta have no say. freelb: the same in the l2 norm, start sentence, and
     reuse free"""
+    search: Optional[str] = None
+    """your own search, as my_package.my_module:MySearch, a subclass of fastadv.Search; null: the shipped one"""
     norm: Norm = "linf"
     """P, the norm of balls and directions"""
     num_steps: int = 5
@@ -125,64 +127,42 @@ class PerturbationConfig:
     """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
     agreement: float = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
-    on_nonfinite: Literal["raise", "skip"] = "raise"
-    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, whose place in the step the
-    next one takes; so does a gradient norm, or leaves its whole step out. With any objective"""
-    max_nonfinite_steps: int = 10
-    """batches skipped in a row after which the run ends all the same"""
 
-    def as_mixed(self) -> "PerturbationConfig":
-        """This search with every setting explicit. All methods are mixed searches of one chain, without eta. FGM and
-        FGSM: one step of length epsilon, from zero, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
-        if self.method == "mixed":
-            return replace(self, inner_dropout=self.inner_dropout or "off")
-        if self.method in ("pgd", "freelb"):
-            one_chain = replace(
+    def resolve(self) -> SearchPlan:
+        """The search with every setting explicit. All methods but mixed search one chain, without eta; FGM and FGSM
+        take one step of length epsilon from zero, FGM in the l2 ball and FGSM in the linf ball, whatever ``norm``."""
+        chosen = self
+        if self.method in ("fgm", "fgsm"):
+            chosen = replace(
                 self,
-                method="mixed",
-                rho=1.0,
+                norm="l2" if self.method == "fgm" else "linf",
+                rho=1.0 if self.method == "fgm" else 0.0,
+                num_pgd_steps=1,
+                num_fgsm_steps=1,
+                alpha=1.0,
+                beta=1.0,
+                step_relative=True,
+                sigma=0.0,
                 use_eta=False,
-                gradient="shared",
-                inner_dropout=self.inner_dropout or "off",
+                inner_dropout=self.inner_dropout or "frozen",
             )
-            if self.method == "pgd":
-                return one_chain
-            return replace(one_chain, norm="l2", start="sentence", reuse="free")
-        is_fgm = self.method == "fgm"
-        return replace(
-            self,
-            method="mixed",
-            norm="l2" if is_fgm else "linf",
-            rho=1.0 if is_fgm else 0.0,
-            num_pgd_steps=1,
-            num_fgsm_steps=1,
-            alpha=1.0,
-            beta=1.0,
-            step_relative=True,
-            sigma=0.0,
-            use_eta=False,
-            inner_dropout=self.inner_dropout or "frozen",
+        elif self.method in ("pgd", "freelb"):
+            chosen = replace(self, rho=1.0, use_eta=False, gradient="shared")
+            if self.method == "freelb":
+                chosen = replace(chosen, norm="l2", start="sentence", reuse="free")
+        # A chain of weight 0 is not run.
+        num_pgd_steps = chosen.num_steps if chosen.num_pgd_steps is None else chosen.num_pgd_steps
+        num_fgsm_steps = chosen.num_steps if chosen.num_fgsm_steps is None else chosen.num_fgsm_steps
+        is_relative = chosen.epsilon_relative is not None
+        settings = {f.name: getattr(chosen, f.name) for f in fields(SearchPlan) if hasattr(chosen, f.name)}
+        settings.update(
+            num_pgd_steps=0 if chosen.rho == 0 else num_pgd_steps,
+            num_fgsm_steps=0 if chosen.rho == 1 else num_fgsm_steps,
+            epsilon_token=chosen.epsilon if chosen.epsilon_token == "equal" else chosen.epsilon_token,
+            steps_are_relative=is_relative if chosen.step_relative is None else chosen.step_relative,
+            inner_dropout=chosen.inner_dropout or "off",
         )
-
-    @property
-    def steps_of_pgd(self) -> int:
-        """K, or 0 where the chain has no weight."""
-        return 0 if self.rho == 0 else self.num_steps if self.num_pgd_steps is None else self.num_pgd_steps
-
-    @property
-    def steps_of_fgsm(self) -> int:
-        """T_s, or 0 where the chain has no weight."""
-        return 0 if self.rho == 1 else self.num_steps if self.num_fgsm_steps is None else self.num_fgsm_steps
-
-    @property
-    def num_inner_steps(self) -> int:
-        """N, the longer of the chains that are run; eta moves in each of these steps."""
-        return max(self.steps_of_pgd, self.steps_of_fgsm)
-
-    @property
-    def steps_are_relative(self) -> bool:
-        """Whether alpha, beta, gamma multiply the radii."""
-        return self.epsilon_relative is not None if self.step_relative is None else self.step_relative
+        return SearchPlan(**settings)
 
 
 @dataclass
@@ -237,6 +217,11 @@ class TrainConfig:
     collapse: Literal["warn", "raise", "off"] = "warn"
     """where the vectors of different sentences have become alike: say so once, end the run, or do not look. Looked at
     on logged steps"""
+    on_nonfinite: Literal["raise", "skip"] = "raise"
+    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, and the next one takes its
+    place in the step; a gradient norm that is not finite ends the run, or leaves its whole step out"""
+    max_nonfinite_steps: int = 10
+    """batches skipped in a row after which the run ends all the same"""
     trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
     """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
     so (docs/monitoring.md)"""
@@ -332,23 +317,21 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
-def load_config(path: Optional[str] = None, overrides: Sequence[str] = ()) -> Config:
-    """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
+RENAMED = {
+    "perturbation.on_nonfinite": "train.on_nonfinite",
+    "perturbation.max_nonfinite_steps": "train.max_nonfinite_steps",
+}
+"""Today's keys by the names that earlier versions gave them; files with the old names still load"""
 
-    Args:
-        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
-        overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
 
-    Returns:
-        the configuration, with the objective's own options complete.
-
-    Raises:
-        UserError: one line that names the key, the value and what is allowed, or the nearest key.
-    """
-    # jsonargparse and the objective (torch) are imported only by those who read a configuration.
-    from fastadv.launch.load import parse_config
-
-    return parse_config(path, overrides)
+def with_new_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A nested configuration that an earlier version wrote, with today's names of keys."""
+    sections = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
+    for old, new in RENAMED.items():
+        (old_section, old_name), (section, name) = old.split("."), new.split(".")
+        if old_name in sections.get(old_section, {}):
+            sections[section].setdefault(name, sections[old_section].pop(old_name))
+    return sections
 
 
 def to_yaml(config: Config) -> str:

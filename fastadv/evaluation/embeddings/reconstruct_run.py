@@ -23,15 +23,14 @@ from fastadv.evaluation.embeddings.reconstruct import (
     detokenized,
     joined,
     load_reconstructor,
-    num_changed,
     reconstruct,
-    word_changes,
 )
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.embeddings.run import AttackOnClassifiers
 from fastadv.evaluation.text.attacked_data import hash_of_texts
 from fastadv.files.atomic_file import written_aside
+from fastadv.pages.shown_text import num_changed, word_changes
 
 _NO_SAY = ("epsilons", "measure_distances")
 """settings that no text depends on: a radius is attacked by itself"""

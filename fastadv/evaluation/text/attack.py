@@ -25,7 +25,6 @@ import torch
 from fastadv.data.variants.substitution import draw_seed
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.reconstruct import num_changed, word_changes
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import NEEDS_MLM, NEEDS_VECTORS, Resources
 from fastadv.evaluation.recipes.text_recipes import RECIPES as TEXTATTACK_RECIPES
@@ -35,6 +34,7 @@ from fastadv.evaluation.text.rows import ERROR, FAILED, SKIPPED, SUCCEEDED, Text
 from fastadv.evaluation.text.search import GOALS, REMAIN, UNTARGETED, TextAttacker, Texts, TextSearch
 from fastadv.evaluation.text.time_limit import time_limit
 from fastadv.evaluation.victims.text import DEFAULT_BATCH_SIZE, OutOfTime, TextVictim
+from fastadv.pages.shown_text import num_changed, word_changes
 
 WORD_RECIPES = ("antonym", "negation", "synonym")
 RECIPES = (*TEXTATTACK_RECIPES, *WORD_RECIPES)
