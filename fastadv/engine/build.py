@@ -20,6 +20,7 @@ from fastadv.engine.trackers import check_trackers
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
 from fastadv.launch.load import check_option_names
+from fastadv.perturbation.chains import make_search
 from fastadv_kernels import BackendError, set_backend
 
 
@@ -183,16 +184,18 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
             "and only the packed path can be traced"
         )
     engine = config.engine
+    plan = config.perturbation.resolve()
     return Step(
         encoder,
         objective,
-        config.perturbation,
+        plan,
         detection,
         engine.compile,
         engine.joint_views,
         config.train.micro_batch_size,
         second,
         config.train.on_nonfinite,
+        make_search(config.perturbation.search, plan),
         # From stage 1 on DeepSpeed itself casts the weights.
         torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
     )
@@ -220,4 +223,4 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
     dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
-    check(x, batch.to(x.device), config.perturbation, dtype)
+    check(x, batch.to(x.device), step.plan, dtype)
