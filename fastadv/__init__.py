@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 # Loaded at first use: DeepSpeed alone takes seconds to import, and `fastadv encode` never needs it.
 _HOMES = {
     "Config": "fastadv.config.schema",
-    "load_config": "fastadv.config.schema",
+    "load_config": "fastadv.launch.load",
     "Encoder": "fastadv.encoder",
     "PackedBatch": "fastadv.data.packing",
     "Adversary": "fastadv.perturbation",

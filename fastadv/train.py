@@ -72,8 +72,7 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
     Raises:
         UserError: one line that names what was given and what is allowed.
     """
-    from fastadv.config.schema import load_config
-    from fastadv.launch.load import split_overrides
+    from fastadv.launch.load import load_config, split_overrides
 
     given = split_overrides(argv, flags=("dry_run", "print_config"))
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.

@@ -13,10 +13,11 @@ from typing import Callable, Mapping
 
 from transformers import RobertaConfig
 
-from fastadv.config.schema import Config, load_config
+from fastadv.config.schema import Config
 from fastadv.data.batching import BatchOrder
 from fastadv.data.text import TokenizedText
 from fastadv.dry_run import UTILISATION, num_steps, seconds_a_step
+from fastadv.launch.load import load_config
 from fastadv.planning.cards import CARDS, LINKS
 from fastadv.planning.costs import BatchSize, StepCosts
 from fastadv.planning.memory import memory

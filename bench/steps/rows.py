@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from bench.steps.cost import bytes_of, optimizer_tensors
 from bench.steps.data import Sample, TokenPieces
 from bench.steps.padded import PublicStructure, SimCSE, TextbookSCAL
-from fastadv.config.schema import Config, load_config
+from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.distributed import zero
 from fastadv.distributed.optimizer import build_optimizer
 from fastadv.encoder.classifier.classification_head import draw_head
 from fastadv.engine.build import build_encoder, build_step
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 
 MAX_GRAD_NORM = 1.0
 # More than any run has, for the schedule.

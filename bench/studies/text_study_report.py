@@ -16,6 +16,7 @@ from bench.studies.text_study_transfer import transferred
 from fastadv.evaluation.intervals import paired_interval
 from fastadv.evaluation.text.rows import ERROR, TextAttackRow, read_rows
 from fastadv.evaluation.text.run import rows_files
+from fastadv.evaluation.text_report.findings import findings_in, sentence
 
 LEAST_SUCCESS = {"deepwordbug": 0.80, "pwws": 0.85}
 """of the fine-tuned victim of sentiment; an attack that does less is broken"""
@@ -155,7 +156,7 @@ def _transferred(of_model: dict) -> str:
 
 
 def _sentences(attacked: Attacked) -> List[str]:
-    return [entry["sentence"] for entry in attacked.summary["findings"] if entry["cap"] in ("any", "words_2")]
+    return [sentence(entry) for entry in findings_in(attacked.summary) if entry["cap"] in ("any", "words_2")]
 
 
 def _percent(value: Optional[float]) -> str:

@@ -1,7 +1,7 @@
 """What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Literal, Optional, Sequence, Union
+from typing import Any, Dict, List, Literal, Optional, Union
 
 Norm = Literal["linf", "l2", "l1"]
 
@@ -125,11 +125,6 @@ class PerturbationConfig:
     """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
     agreement: float = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
-    on_nonfinite: Literal["raise", "skip"] = "raise"
-    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, whose place in the step the
-    next one takes; so does a gradient norm, or leaves its whole step out. With any objective"""
-    max_nonfinite_steps: int = 10
-    """batches skipped in a row after which the run ends all the same"""
 
     def as_mixed(self) -> "PerturbationConfig":
         """This search with every setting explicit. All methods are mixed searches of one chain, without eta. FGM and
@@ -237,6 +232,11 @@ class TrainConfig:
     collapse: Literal["warn", "raise", "off"] = "warn"
     """where the vectors of different sentences have become alike: say so once, end the run, or do not look. Looked at
     on logged steps"""
+    on_nonfinite: Literal["raise", "skip"] = "raise"
+    """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, and the next one takes its
+    place in the step; a gradient norm that is not finite ends the run, or leaves its whole step out"""
+    max_nonfinite_steps: int = 10
+    """batches skipped in a row after which the run ends all the same"""
     trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
     """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
     so (docs/monitoring.md)"""
@@ -332,23 +332,21 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
-def load_config(path: Optional[str] = None, overrides: Sequence[str] = ()) -> Config:
-    """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
+RENAMED = {
+    "perturbation.on_nonfinite": "train.on_nonfinite",
+    "perturbation.max_nonfinite_steps": "train.max_nonfinite_steps",
+}
+"""Today's keys by the names that earlier versions gave them; files with the old names still load"""
 
-    Args:
-        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
-        overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
 
-    Returns:
-        the configuration, with the objective's own options complete.
-
-    Raises:
-        UserError: one line that names the key, the value and what is allowed, or the nearest key.
-    """
-    # jsonargparse and the objective (torch) are imported only by those who read a configuration.
-    from fastadv.launch.load import parse_config
-
-    return parse_config(path, overrides)
+def with_new_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A nested configuration that an earlier version wrote, with today's names of keys."""
+    sections = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
+    for old, new in RENAMED.items():
+        (old_section, old_name), (section, name) = old.split("."), new.split(".")
+        if old_name in sections.get(old_section, {}):
+            sections[section].setdefault(name, sections[old_section].pop(old_name))
+    return sections
 
 
 def to_yaml(config: Config) -> str:

@@ -93,12 +93,12 @@ class TrainingData:
 
     def use_variants(self, objective: Objective, encoder) -> None:
         """Has batches bring the variants that ``objective`` asks for."""
-        if not objective.variants:
+        if not objective.needs.variants:
             return
         if self._variant_data is None:
             self._read_variants(len(self.text))
         self._variants = self._variant_data.variants(encoder, self._config.train.seed)
-        self._variants.keep(objective.variants)
+        self._variants.keep(objective.needs.variants)
 
     @property
     def variants(self) -> Optional[TextVariants]:
@@ -241,21 +241,21 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
     check_objective(config, objective_class)
     torch.manual_seed(config.train.seed)
     given = (encoder.hidden_size,)
-    if objective_class.uses_labels:
+    if objective_class.needs.labels:
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
-    if objective.victim is not None:
+    if objective.needs.victim is not None:
         from fastadv.objectives.texts.victims import build_victim
 
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        objective.victim_probabilities = build_victim(objective.victim, encoder, label_map.names, dtype)
-    if objective.attack_at_epochs is not None:
+        objective.victim_probabilities = build_victim(objective.needs.victim, encoder, label_map.names, dtype)
+    if objective.needs.epoch_attack is not None:
         from fastadv.engine import epoch_attack
 
-        epoch_attack.check_attack(objective.attack_at_epochs)
+        epoch_attack.check_attack(objective.needs.epoch_attack)
     second = None
-    if objective.uses_second_network:
+    if objective.needs.second_network:
         second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
         objective.second_classifier = copy.deepcopy(objective.classifier)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
@@ -264,13 +264,13 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
             "be those of each process's share"
         )
     detection = None
-    if objective.detection is not None:
+    if objective.needs.detection is not None:
         from fastadv.engine.token_counts import count_tokens
         from fastadv.objectives.sentences.rtd import build_detection
 
         counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        detection = build_detection(objective.detection, encoder, counts, dtype)
+        detection = build_detection(objective.needs.detection, encoder, counts, dtype)
     if config.engine.compile != "none" and second is not None:
         raise UserError(
             f"engine.compile = {config.engine.compile}: expected none where objective is {config.objective}, which "
@@ -291,6 +291,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         engine.joint_views,
         config.train.micro_batch_size,
         second,
+        config.train.on_nonfinite,
     )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
@@ -329,7 +330,7 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
     """Refuses a ball too small for the compute type to hold (METHODS 1); one clean embedding of one batch."""
     from fastadv.perturbation import check_resolution as check
 
-    if not step.objective.uses_adversary:
+    if step.objective.needs.adversarial is None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)

@@ -12,7 +12,7 @@ import numpy as np
 from fastadv.data.variants.text_pairs import Texts, read_pairs, write_pairs
 from fastadv.distributed import processes
 from fastadv.errors import UserError
-from fastadv.objectives.base import EpochAttack
+from fastadv.objectives.needs import EpochAttack
 
 
 def texts_of_epoch(plan: EpochAttack, position, model, data, run_folder: Path, seed: int) -> Dict[Texts, Texts]:

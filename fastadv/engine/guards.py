@@ -1,4 +1,4 @@
-"""What becomes of a batch or a step that is not finite (``perturbation.on_nonfinite``, METHODS 1).
+"""What becomes of a batch or a step that is not finite (``train.on_nonfinite``, METHODS 1).
 
 | what is not finite | when it is known | under skip |
 |---|---|---|
@@ -14,7 +14,7 @@ from typing import Optional
 
 import torch.distributed as dist
 
-from fastadv.config.schema import PerturbationConfig
+from fastadv.config.schema import TrainConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed.processes import is_first_rank, world_size
 from fastadv.distributed.zero import NonFiniteUpdate
@@ -43,7 +43,7 @@ class Guard:
         tokenizer: turns token ids into text, to quote sentences.
     """
 
-    def __init__(self, config: PerturbationConfig, step_module: Step, position: Position, tokenizer):
+    def __init__(self, config: TrainConfig, step_module: Step, position: Position, tokenizer):
         self._config, self._step, self._position, self._tokenizer = config, step_module, position, tokenizer
         # Running statistics take in a batch before anyone knows what it is worth.
         self._statistics = list(step_module.objective.buffers()) if config.on_nonfinite == "skip" else []
@@ -97,7 +97,7 @@ class Guard:
         if position.num_skipped_in_a_row >= self._config.max_nonfinite_steps:
             raise TooManySkips(
                 f"step {step}: the {what} was not finite in the last of {position.num_skipped_in_a_row} batches in a "
-                f"row that were skipped (perturbation.max_nonfinite_steps); {error}"
+                f"row that were skipped (train.max_nonfinite_steps); {error}"
             )
         if is_first_rank():
             skipped = "the batch is skipped" if num_batches == 1 else f"{num_batches} batches are skipped"

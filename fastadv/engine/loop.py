@@ -132,7 +132,7 @@ class Trainer:
         self._comparison = Comparison(self.config.evaluation, self.run_folder, self.config.data.field)
         with _generator_untouched():
             processes.first_rank_only(lambda: self._comparison.measure_before(self.encoder))
-        needs_whole = self._dev_score is not None or self._step.objective.attack_at_epochs is not None
+        needs_whole = self._dev_score is not None or self._step.objective.needs.epoch_attack is not None
         if self.config.engine.zero_stage == 3 and needs_whole:
             # Stage 3 cuts the weights to pieces; what is measured or attacked on the way is a whole model.
             self._whole_model = copy.deepcopy(self._model, {id(self.encoder.tokenizer): self.encoder.tokenizer})
@@ -184,7 +184,7 @@ class Trainer:
         self._progress = Progress(self.total_steps, self.position.step, is_shown=is_first)
         self._log = MetricsLog(self.run_folder, self.position.step + 1) if is_first else None
         self._gauges = Gauges(self.config, self._step, self._device, self.position.step)
-        self._guard = Guard(self.config.perturbation, self._step, self.position, self.encoder.tokenizer)
+        self._guard = Guard(self.config.train, self._step, self.position, self.encoder.tokenizer)
         self._progress.say(self._what_is_done())
         for remark in [*remarks, *([f"going on from {checkpoint}"] if checkpoint else [])]:
             self._progress.say(remark)
@@ -309,7 +309,7 @@ class Trainer:
 
     def _attack_if_due(self) -> None:
         """At an epoch's start: the training texts that an attack fools the model on, for an objective that asks."""
-        plan, position = self._step.objective.attack_at_epochs, self.position
+        plan, position = self._step.objective.needs.epoch_attack, self.position
         if plan is None:
             return
         from fastadv.engine.epoch_attack import texts_of_epoch

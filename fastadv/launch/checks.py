@@ -84,7 +84,6 @@ RULES = {
     "perturbation.sigma": _NOT_NEGATIVE,
     "perturbation.probe_every": _COUNT_FROM_1,
     "perturbation.agreement": ((lambda value: 0 < value <= 1), "a number above 0, at most 1"),
-    "perturbation.max_nonfinite_steps": _COUNT_FROM_1,
     "optimizer.lr": _NOT_NEGATIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.beta1": _SHARE_BELOW_1,
@@ -103,6 +102,7 @@ RULES = {
     "train.num_epochs": _COUNT_FROM_1,
     "train.max_steps": _COUNT_FROM_1,
     "train.seed": _SEED,
+    "train.max_nonfinite_steps": _COUNT_FROM_1,
     "train.trackers": (
         (lambda value: len(set(value)) == len(value)),
         "a list of any of wandb, mlflow, each once",
@@ -291,16 +291,16 @@ def _check_sizes(config: Config) -> None:
             )
 
 
-def warn(config: Config, uses_adversary: bool = True) -> None:
+def warn(config: Config, is_searched: bool = True) -> None:
     """Says once in the log what is allowed and yet seldom meant.
 
     Args:
-        uses_adversary: whether the objective searches a perturbation at all.
+        is_searched: whether the objective searches a perturbation at all.
     """
     sizes = config.perturbation.as_mixed()
     # An absolute step in a relative ball meets its radius only once X is there.
     diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
-    is_perturbed = uses_adversary and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
+    is_perturbed = is_searched and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
     # A single step may well be meant to end there, as SMART's is.
     if is_perturbed and sizes.steps_of_pgd > 1 and sizes.alpha > diameter:
         unit = " epsilon" if sizes.steps_are_relative else ""

@@ -7,6 +7,7 @@ reaches the user.
 """
 
 import inspect
+import logging
 import os
 import sys
 from dataclasses import fields, is_dataclass
@@ -14,12 +15,14 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, get_type_hints
 
-from fastadv.config.schema import Config
+from fastadv.config.schema import RENAMED, Config
 from fastadv.config.values import MISFIT, allows_null, conform, describe, read_text, show
 from fastadv.config.yaml import read_yaml
 from fastadv.errors import UserError
 from fastadv.files.small_file import read_small
 from fastadv.launch.checks import RULES, check_config, warn
+
+logger = logging.getLogger(__name__)
 
 OPTIONS = "objective_options"
 # What an objective's constructor is given by the run.
@@ -44,10 +47,22 @@ class Given(NamedTuple):
         return f"{self.value if is_typed else show(self.value)} {self.origin}"
 
 
-def parse_config(path: Optional[str], overrides: Sequence[str]) -> Config:
-    """See ``fastadv.config.schema.load_config``."""
-    given = {} if path is None else _read_file(path)
-    given |= {key: Given(text, _COMMAND_LINE) for key, text in split_overrides(overrides)}
+def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
+
+    Args:
+        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
+        overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
+
+    Returns:
+        the configuration, with the objective's own options complete.
+
+    Raises:
+        UserError: one line that names the key, the value and what is allowed, or the nearest key.
+    """
+    from_file = {} if path is None else _with_new_names(_read_file(path))
+    typed = {key: Given(text, _COMMAND_LINE) for key, text in split_overrides(overrides)}
+    given = from_file | _with_new_names(typed)
     hints = _config_hints()
     sections = {key.partition(".")[0] for key in hints if "." in key} | {OPTIONS}
     # Everything but the objective's options first: a misspelt key shows before torch is imported.
@@ -66,8 +81,20 @@ def parse_config(path: Optional[str], overrides: Sequence[str]) -> Config:
     from fastadv.launch.checks_objective import check_objective
 
     check_objective(config, objective)
-    warn(config, uses_adversary=objective.uses_adversary)
+    warn(config, is_searched=objective.needs.adversarial is not None)
     return config
+
+
+def _with_new_names(given: dict[str, Given]) -> dict[str, Given]:
+    """``given`` under today's names of keys; keys under an old name are told of in one line."""
+    old = [key for key in given if key in RENAMED]
+    for key in old:
+        if RENAMED[key] in given:
+            raise UserError(f"{key} = {given[key]}: expected {RENAMED[key]} alone, which is its new name")
+    if old:
+        changes = ", ".join(f"{key} is now {RENAMED[key]}" for key in old)
+        logger.warning("%s; the old name still loads (%s)", changes, given[old[0]].origin)
+    return {RENAMED.get(key, key): entry for key, entry in given.items()}
 
 
 def split_overrides(arguments: Sequence[str], flags: Iterable[str] = ()) -> list[tuple[str, Optional[str]]]:

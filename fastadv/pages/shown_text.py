@@ -1,8 +1,8 @@
 """Texts of others on a page: escaped, with what is invisible made visible, and with what changed marked."""
 
 import unicodedata
+from difflib import SequenceMatcher
 from html import escape
-from typing import List, Optional, Tuple
 
 MAX_WORDS_SHOWN = 400
 """of a text, from its first change on"""
@@ -25,15 +25,25 @@ def shown(text: str) -> str:
     return escape(visible(text))
 
 
-def marked(before: str, after: str, most: Optional[int] = None) -> str:
+def word_changes(before: str, after: str) -> list[tuple[str, str]]:
+    """Runs of words as (before, after): equal ones where nothing changed, '' where there is nothing to set against."""
+    old, new = before.split(), after.split()
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return [(" ".join(old[a:b]), " ".join(new[c:d])) for _, a, b, c, d in matcher.get_opcodes()]
+
+
+def num_changed(changes: list[tuple[str, str]]) -> int:
+    """Words that differ: of every changed run the longer side."""
+    return sum(max(len(old.split()), len(new.split())) for old, new in changes if old != new)
+
+
+def marked(before: str, after: str, most: int | None = None) -> str:
     """``after`` with what changed from ``before``: struck out what went, underlined what came; escaped.
 
     Args:
         most: letters of either text that are looked at; None: all.
     """
-    from fastadv.evaluation.embeddings.reconstruct import word_changes
-
-    parts: List[str] = []
+    parts: list[str] = []
     num_words = 0
     is_cut = most is not None and max(len(before), len(after)) > most
     if is_cut:
@@ -61,12 +71,12 @@ def _begin(text: str, most: int) -> str:
     return text[:most].rsplit(None, 1)[0]
 
 
-def _to_the_last_equal(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:
+def _to_the_last_equal(changes: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Without a last run that differs: of texts that are cut it is there because they are cut at different words."""
     return changes[:-1] if len(changes) > 1 and changes[-1][0] != changes[-1][1] else changes
 
 
-def _near_changes(changes: List[Tuple[str, str]]) -> List[Tuple[str, str]]:
+def _near_changes(changes: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The runs of a long text without most of the words before its first change."""
     if sum(len(new.split()) for _, new in changes) <= MAX_WORDS_SHOWN or not changes or changes[0][0] != changes[0][1]:
         return changes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from fastadv.evaluation.text.rows import TextAttackRow
+from fastadv.evaluation.text_report.findings import findings_in, sentence
 from fastadv.evaluation.text_report.page import class_word, recipe_name
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.table import Estimate
@@ -59,9 +60,9 @@ class TextAttack:
     attack: str
     class_word: str
     models: List[TextAttackOfModel]
-    findings: List[str]
-    """sentences, by the models' own names (`text_attack_findings.renamed`)"""
-    findings_at_caps: List[str]
+    findings: List[dict]
+    """what `fastadv.evaluation.text_report.findings.sentence` puts into words"""
+    findings_at_caps: List[dict]
     """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
 
@@ -169,9 +170,11 @@ def read_text_attack(found: dict) -> TextAttack:
             )
         )
     title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"
-    any_cap, caps = (
-        [_text(f["sentence"]) for f in found["findings"] if (f["cap"] == "any") is i] for i in (True, False)
-    )
+    findings = findings_in(found)
+    for finding in findings:
+        # What is wrong with one shows here, where the file is known.
+        sentence(finding)
+    any_cap, caps = ([f for f in findings if (f["cap"] == "any") is i] for i in (True, False))
     return TextAttack(_text(title), class_word(found), models, any_cap, caps)
 
 

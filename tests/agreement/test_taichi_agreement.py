@@ -1,11 +1,14 @@
 """TaiChi as `Step` runs it in float64, against its numpy transcription, which shares nothing with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fastadv.errors import UserError
+from fastadv.objectives.needs import Needs
 from fastadv.objectives.texts.taichi import TaiChi, kl_divergence
 from tests.oracle.comparison import RELATIVE_TOLERANCE, random_moves
 from tests.oracle.mutants import taichi_mutants
@@ -137,8 +140,8 @@ def test_views_of_half_precision_give_a_float32_contrast():
 @pytest.mark.parametrize("ablation", TERMS)
 def test_a_second_network_where_the_loss_has_one(ablation):
     objective = TaiChi(4, nn.Linear(4, 5), ablation=ablation)
-    assert objective.uses_second_network == (ablation in ("none", "no_kl", "no_ctr"))
-    assert objective.variants == ("adversarial",) and not objective.uses_adversary and not objective.uses_keys
+    assert objective.needs.second_network == (ablation in ("none", "no_kl", "no_ctr"))
+    assert replace(objective.needs, second_network=False) == Needs(labels=True, variants=("adversarial",))
 
 
 def test_the_order_of_rows_has_no_say():

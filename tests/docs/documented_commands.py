@@ -19,9 +19,9 @@ from unittest import mock
 
 from fastadv.cli.attack import check_kind
 from fastadv.cli.main import _build_parser
-from fastadv.config.schema import load_config
 from fastadv.dry_run import PlanOptions
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from fastadv.train import read_arguments
 
 ROOT = Path(__file__).parents[2]

@@ -84,7 +84,7 @@ def test_what_is_skipped_might_never_have_been_there(
     options = {
         "engine.zero_stage": stage,
         "engine.precision": precision,
-        "perturbation.on_nonfinite": "skip",
+        "train.on_nonfinite": "skip",
         "train.accumulation_steps": 2,
         "train.max_steps": 2,
         **STILL,
@@ -102,7 +102,7 @@ def test_what_is_skipped_might_never_have_been_there(
 
 @pytest.mark.parametrize("fault", ["z+", "z", "slope", "weight"])
 def test_a_skip_is_said_and_counted(make_config, step_lines, caplog, fault):
-    folder = Trainer(planted(make_config, fault=fault, **{"perturbation.on_nonfinite": "skip"})).fit()
+    folder = Trainer(planted(make_config, fault=fault, **{"train.on_nonfinite": "skip"})).fit()
     (message,) = [record.getMessage() for record in caplog.records if record.name == "fastadv.engine.guards"]
     assert message.startswith("step 2: ") and message.endswith("the batch is skipped") and "\n" not in message
     lines = step_lines(folder)
@@ -114,7 +114,7 @@ def test_a_skip_is_said_and_counted(make_config, step_lines, caplog, fault):
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_skipping_ends(make_config, fault, accumulation_steps):
     """Also where batches are finite one by one, and only their step is not."""
-    options = {"perturbation.on_nonfinite": "skip", "perturbation.max_nonfinite_steps": 4}
+    options = {"train.on_nonfinite": "skip", "train.max_nonfinite_steps": 4}
     options["train.accumulation_steps"] = accumulation_steps
     config = planted(make_config, fault=fault, at=list(range(accumulation_steps + 1, 100)), **options)
     with pytest.raises(TooManySkips, match=r"step 2: .* 4 batches in a row .*max_nonfinite_steps"):
@@ -123,7 +123,7 @@ def test_skipping_ends(make_config, fault, accumulation_steps):
 
 def test_running_statistics_forget_a_skipped_batch(make_config):
     """A NaN in a running mean would be in every inner loss from there on."""
-    options = {"perturbation.on_nonfinite": "skip", "train.max_steps": 3}
+    options = {"train.on_nonfinite": "skip", "train.max_steps": 3}
     config = planted(make_config, at=[1], fault="loss", head="bn_mlp", **options)
     trainer = Trainer(config)
     seen = []

@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import pytest
 
-from fastadv.config.schema import load_config
 from fastadv.errors import UserError
 from fastadv.launch.checks import RULES
+from fastadv.launch.load import load_config
 
 MEMORY_MIB = 500
 

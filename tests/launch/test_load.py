@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastadv import load_config
+from fastadv import UserError, load_config
 from fastadv.config.schema import Config, to_yaml
 from fastadv.config.yaml import read_yaml, write_yaml
 from fastadv.launch.load import split_overrides
@@ -124,6 +124,27 @@ def test_objective_options_by_override_take_the_class_types():
     assert config.objective_options["head"] == "none"
 
 
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_the_old_names_of_keys_still_load_with_one_line(write, is_nested, log_records):
+    old = "perturbation: {on_nonfinite: skip, max_nonfinite_steps: 3, num_steps: 2}\n"
+    if not is_nested:
+        old = "perturbation.on_nonfinite: skip\nperturbation.max_nonfinite_steps: 3\nperturbation.num_steps: 2\n"
+    config = load_config(write(old), ["--train.max_nonfinite_steps", "5"])
+    assert (config.train.on_nonfinite, config.train.max_nonfinite_steps, config.perturbation.num_steps) == (
+        "skip",
+        5,
+        2,
+    )
+    (line,) = [record.getMessage() for record in log_records]
+    assert "perturbation.on_nonfinite is now train.on_nonfinite" in line and "run.yaml" in line
+    assert load_config(overrides=["--perturbation.on_nonfinite=skip"]).train.on_nonfinite == "skip"
+
+
+def test_a_key_by_both_its_names_is_refused(write):
+    with pytest.raises(UserError, match="perturbation.on_nonfinite = .*expected train.on_nonfinite alone"):
+        load_config(write("perturbation: {on_nonfinite: skip}\ntrain: {on_nonfinite: raise}"))
+
+
 def test_negative_numbers_are_values_not_keys():
     assert split_overrides(["--a.b", "-1e-3", "--c=--d", "--flag"], flags=("flag",)) == [
         ("a.b", "-1e-3"),
@@ -172,11 +193,11 @@ def test_the_shipped_configs_are_what_their_comments_say():
 
 @pytest.fixture
 def log_records():
-    """What ``config_checks`` logs, whatever other tests did to the log's handlers."""
+    """What loading a configuration logs, whatever other tests did to the log's handlers."""
     records = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = records.append
-    log = logging.getLogger("fastadv.launch.checks")
+    log = logging.getLogger("fastadv.launch")
     log.addHandler(handler)
     yield records
     log.removeHandler(handler)

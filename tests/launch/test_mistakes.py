@@ -126,7 +126,7 @@ IMPOSSIBLE = [
     ("perturbation.epsilon_token", "-0.1", "at least 0"),
     ("perturbation.epsilon_relative", "-0.1", "at least 0"),
     ("perturbation.sigma", "-0.1", "at least 0"),
-    ("perturbation.max_nonfinite_steps", "0", "at least 1"),
+    ("train.max_nonfinite_steps", "0", "at least 1"),
     ("optimizer.lr", "-1", "at least 0"),
     ("optimizer.weight_decay", "-1", "at least 0"),
     ("optimizer.beta1", "1", "from 0 to below 1"),

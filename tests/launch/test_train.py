@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.config.schema import load_config, to_yaml
+from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
+from fastadv.launch.load import load_config
 from fastadv.train import main
 
 pytestmark = pytest.mark.several_processes

@@ -64,7 +64,7 @@ def test_robustsentembed_adds_the_weighed_detection_loss():
     query, positive, adversarial = unit(5, D), unit(5, D), unit(5, D)
     ids = torch.arange(5)
     objective = resolve_objective("robustsentembed")(D, rtd_generator="unigram", weight_rtd=0.5)
-    assert objective.detection.generator == "unigram"
+    assert objective.needs.detection.generator == "unigram"
     views = Views(query, ids, Keys(positive, ids), adversarial, Keys(adversarial, ids))
     plain, _ = objective.loss(views)
     loss, terms = objective.loss(replace(views, loss_rtd=torch.tensor(3.0, dtype=torch.float64)))

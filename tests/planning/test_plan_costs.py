@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.pages.scaling_table import LARGE, TABLES, filled
-from fastadv.config.schema import load_config
 from fastadv.dry_run import PlanOptions, num_steps, seconds_a_step
+from fastadv.launch.load import load_config
 from fastadv.planning.cards import CARDS
 from fastadv.planning.costs import BatchSize, StepCosts
 from fastadv.train import main

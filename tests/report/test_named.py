@@ -6,7 +6,7 @@ import pytest
 
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text.rows import SUCCEEDED
-from fastadv.evaluation.text_report.findings import findings, renamed
+from fastadv.evaluation.text_report.findings import findings, findings_in, sentence
 from fastadv.report.content import content_of
 from fastadv.report.named import Looks, found, looks_of, system_names
 from fastadv.report.sources import read_sources
@@ -132,15 +132,23 @@ def test_what_is_significant_is_said_by_the_pages_names():
         control = {"control": {"baseline": names[0], "robust": names[1]}}
         runs = [(names[0], rows[0], {}), (names[1], rows[1], {})]
         runs.append((f"{names[0]}, bias of {names[1]}", rows[2], control))
-        return [one["sentence"] for one in findings([AttackedModel(*run) for run in runs])]
+        return findings([AttackedModel(*run) for run in runs])
 
     own, other = ("a", "a b"), ("simcse (seed 0)", "falls on")
     for wins, at_control in ((40, 40), (10, 40), (10, 10), (55, 40), (10, 0)):
-        sentences, expected = said(own, wins, at_control), said(other, wins, at_control)
-        assert [renamed(sentence, dict(zip(own, other))) for sentence in sentences] == expected
+        of_own, of_other = said(own, wins, at_control), said(other, wins, at_control)
+        assert [sentence(one, dict(zip(own, other))) for one in of_own] == [sentence(one) for one in of_other]
     skipped, failed = ([made_row(i, outcome) for i in range(3)] for outcome in ("skipped", "failed"))
-    (first, *_), (wanted, *_) = (
-        [f["sentence"] for f in findings([AttackedModel(names[0], skipped), AttackedModel(names[1], failed)])]
-        for names in (own, other)
+    first, wanted = (
+        findings([AttackedModel(names[0], skipped), AttackedModel(names[1], failed)])[0] for names in (own, other)
     )
-    assert renamed(first, dict(zip(own, other))) == wanted and renamed(first, {}) == first
+    assert sentence(first, dict(zip(own, other))) == sentence(wanted) != sentence(first)
+
+
+def test_findings_of_earlier_versions_say_the_same(tmp_path):
+    """They had sentences in place of data, beside comparisons that have all of it."""
+    facts = {"a, bias of b": {"control": {"baseline": "a", "robust": "b"}}}
+    folder = make_text_attack(tmp_path / "attack", ["a", "b", "c", "a, bias of b"], num_rows=40, facts=facts)
+    written = json.loads((folder / "text-attack.json").read_text())
+    old = {**written, "findings": [{**{k: f[k] for k in ("model", "cap", "verdict")}} for f in written["findings"]]}
+    assert findings_in(old) == findings_in(written) == written["findings"] and len(written["findings"]) == 6

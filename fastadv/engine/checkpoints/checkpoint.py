@@ -10,7 +10,7 @@ import json
 import pickle
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional
 
@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
-from fastadv.config.schema import Config
+from fastadv.config.schema import Config, with_new_names
 from fastadv.config.values import flat_values
 from fastadv.distributed.processes import first_rank_only, from_all_ranks, is_first_rank, world_size
 from fastadv.engine.checkpoints.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
@@ -246,8 +246,9 @@ def read_state(folder: Path) -> tuple[Position, RunIdentity]:
         state = json.loads(path.read_text(encoding="utf-8"))
         if state["format"] != _FORMAT:
             raise ValueError(f"format {state['format']}, this version reads {_FORMAT}")
-        return Position(**state["position"]), RunIdentity(**state["identity"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        identity = RunIdentity(**state["identity"])
+        return Position(**state["position"]), replace(identity, config=with_new_names(identity.config))
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a checkpoint that this version can go on from ({error})") from error
 
 

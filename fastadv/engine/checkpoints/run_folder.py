@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
-import fastadv
+from fastadv import __version__
 from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.mixture import describe_sources
@@ -143,7 +143,7 @@ def model_card(
             front_matter(encoder.pooling, label_map),
             f"# {config.encoder.model} trained with {config.objective}",
             "",
-            f"A {kind} started from `{encoder.model}`, trained by fastadv {fastadv.__version__} ({code_version()}).",
+            f"A {kind} started from `{encoder.model}`, trained by fastadv {__version__} ({code_version()}).",
             "",
             "## Training",
             f"* data: `{describe_sources(config.data.train)}`, {num_sentences:,} {rows}, "
@@ -170,7 +170,7 @@ def model_card(
 
 def describe_adversary(config: Config) -> str:
     """The search of the objective's adversary in a few words, or "none"."""
-    if not resolve_objective(config.objective).uses_adversary:
+    if resolve_objective(config.objective).needs.adversarial is None:
         return "none"
     searched = config.perturbation.as_mixed()
     if config.perturbation.method in ("fgm", "fgsm"):
@@ -180,7 +180,7 @@ def describe_adversary(config: Config) -> str:
 
 def code_version() -> str:
     """``commit <hash>``, ``+ changes`` for a dirty tree; ``no commit known`` outside a repository of this code."""
-    root = Path(fastadv.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[3]
 
     def git(*arguments: str) -> Optional[str]:
         try:

@@ -84,19 +84,15 @@ class BatchSearch:
         record.add(found, batch, norm_sums(found, batch, self.config))
 
     def finish(self, whole: GlobalBatch) -> tuple[dict[str, Tensor], Optional[NonFiniteGradient]]:
-        """The batch's metrics, and the fault for which it is to be skipped, if any. All ranks call it together.
+        """The batch's metrics, and the inner gradients that were not finite on any rank, if there are some.
 
-        Raises:
-            NonFiniteGradient: an inner gradient was not finite on some rank and ``on_nonfinite`` is raise.
-        """
+        All ranks call it together."""
         record = self._record
         # Of all ranks' rows, so that all raise or skip together.
         nonfinite_step = gather_rows(torch.cat(record.nonfinite_steps), whole.rows)
         metrics, fault = {}, None
         if bool((nonfinite_step > 0).any()):
             fault = NonFiniteGradient(nonfinite_step)
-            if self.config.on_nonfinite == "raise":
-                raise fault
             metrics["num_nonfinite_sentences"] = (nonfinite_step > 0).sum()
         metrics.update(record.metrics())
         if self.eta_table is not None and record.epsilon_token:

@@ -60,7 +60,7 @@ def free_loss(
         is_first, is_last = t == 1, t == num_passes
         with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
             tokens = None
-            if objective.uses_adversarial_tokens:
+            if objective.needs.adversarial.tokens:
                 # In every pass: where first tokens alone are encoded, the last layer's masks are of another shape.
                 pooled, tokens = encoder.encode_with_tokens(points, batch)
                 tokens = tokens if is_last else None
@@ -74,8 +74,8 @@ def free_loss(
             step.watch.see("z_adv", of_pass.adversarial)
         for name, value in found.items():
             terms[name].append(value)
-        if objective.raised_term is not None:
-            raised.append(found[objective.raised_term])
+        if objective.needs.adversarial.raised_term is not None:
+            raised.append(found[objective.needs.adversarial.raised_term])
         return loss
 
     inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Optional
+from typing import Literal, Optional
 
 import torch
 from torch import Tensor, nn
@@ -51,12 +51,14 @@ class Step(nn.Module):
             to the training mode.
         objective: views and losses.
         perturbation: the search, for an objective that uses an adversary.
-        detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
+        detection: for an objective with ``Needs.detection``: called with (batch, h, z, eta), gives L_RTD and its
+            metrics.
         compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
         micro_batch_size: sentences that pass through the encoder at a time; None: all. Not with ``reuse`` none or free,
             and not with ``compile``.
-        second: the second encoder, for an objective with ``uses_second_network``.
+        second: the second encoder, for an objective with ``Needs.second_network``.
+        on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -81,11 +83,12 @@ class Step(nn.Module):
         joint_views: Optional[bool] = False,
         micro_batch_size: Optional[int] = None,
         second: Optional[nn.Module] = None,
+        on_nonfinite: Literal["raise", "skip"] = "raise",
     ):
         super().__init__()
-        if (detection is None) != (objective.detection is None):
+        if (detection is None) != (objective.needs.detection is None):
             raise ValueError("a detection is given exactly where the objective asks for one")
-        if (second is None) == objective.uses_second_network:
+        if (second is None) == objective.needs.second_network:
             raise ValueError("a second network is given exactly where the objective asks for one")
         self.encoder = encoder
         self.objective = objective
@@ -93,6 +96,7 @@ class Step(nn.Module):
         self.detection = detection
         self.second = second
         self._joint_views = joint_views
+        self._on_nonfinite = on_nonfinite
         self._passes = None if compile == "none" else CompiledPasses(encoder)
         self.metrics: dict[str, Tensor] = {}
         self.is_skipped = False
@@ -104,11 +108,11 @@ class Step(nn.Module):
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
-        if objective.uses_adversary:
+        if objective.needs.adversarial is not None:
             self.search = BatchSearch(perturbation, encoder, objective, compile)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: Optional[AverageModel] = None
-        if objective.uses_average:
+        if objective.needs.average:
             self.average = AverageModel(encoder, objective.classifier, objective.decay_of_average)
 
     @property
@@ -152,7 +156,7 @@ class Step(nn.Module):
             piece.encode_clean()
         pooled = joined([piece.pooled for piece in pieces])
         query, keys = None if pooled is None else objective.project(pooled), None
-        if objective.uses_positive:
+        if objective.needs.positive:
             positive = joined([piece.positive for piece in pieces])
             keys = self._keys(batch, positive, joined([piece.hard_negative for piece in pieces]))
         views = Views(
@@ -197,6 +201,8 @@ class Step(nn.Module):
             views = self.with_adversarial(views, pooled, tokens)
         if search is not None:
             metrics, self.fault = search.finish(whole)
+            if self.fault is not None and self._on_nonfinite == "raise":
+                raise self.fault
             self.is_skipped = self.fault is not None
             self.metrics.update(metrics)
             if views.adversarial is not None:
@@ -214,11 +220,11 @@ class Step(nn.Module):
     def with_adversarial(self, views: Views, pooled: Tensor, tokens: Optional[Tensor] = None) -> Views:
         """``views`` with what is made of h (B, D) of the adversarial pass, and its token states (T, D)."""
         adversarial = self.objective.project(pooled)
-        uses_keys, gather = self.objective.uses_keys, self.whole.gather_keys
+        has_keys, gather = self.objective.needs.adversarial.keys, self.whole.gather_keys
         return replace(
             views,
             adversarial=adversarial,
-            adversarial_keys=gather(adversarial, views.sentence_ids) if uses_keys else None,
+            adversarial_keys=gather(adversarial, views.sentence_ids) if has_keys else None,
             adversarial_pooled=pooled,
             adversarial_tokens=tokens,
         )
@@ -259,7 +265,7 @@ class Step(nn.Module):
 
     def _anchor(self, piece: MicroBatch) -> Optional[Tensor]:
         """h of X itself as inner passes compute it, a constant, for an objective that asks for it."""
-        if not self.objective.uses_anchor:
+        if not self.objective.needs.adversarial.anchor:
             return None
         if self._is_frozen or piece.has_no_dropout:
             return piece.pooled.detach()
@@ -275,8 +281,9 @@ class Step(nn.Module):
 
         Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
         """
-        replays = self.objective.uses_adversary and (self._is_frozen or self.perturbation.reuse == "none")
-        if replays or not self.objective.uses_positive or batch.positive is not None or self.objective.uses_tokens:
+        needs = self.objective.needs
+        replays = needs.adversarial is not None and (self._is_frozen or self.perturbation.reuse == "none")
+        if replays or not needs.positive or batch.positive is not None or needs.tokens:
             return False
         if self._joint_views is None:
             # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.

@@ -186,20 +186,6 @@ class _Words:
         return found
 
 
-def word_changes(before: str, after: str) -> List[Tuple[str, str]]:
-    """Runs of words as (before, after): equal ones where nothing changed, '' where there is nothing to set against."""
-    from difflib import SequenceMatcher
-
-    old, new = before.split(), after.split()
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    return [(" ".join(old[a:b]), " ".join(new[c:d])) for _, a, b, c, d in matcher.get_opcodes()]
-
-
-def num_changed(changes: List[Tuple[str, str]]) -> int:
-    """Words that differ: of every changed run the longer side."""
-    return sum(max(len(old.split()), len(new.split())) for old, new in changes if old != new)
-
-
 def joined(text: TextPair) -> str:
     """Both texts of a pair on one line."""
     return text[0] if text[1] is None else f"{text[0]} / {text[1]}"

@@ -21,9 +21,7 @@ from fastadv.evaluation.embeddings.reconstruct import (
     detokenized,
     joined,
     load_reconstructor,
-    num_changed,
     reconstruct,
-    word_changes,
 )
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.run import AttackOnClassifiers
@@ -33,6 +31,7 @@ from fastadv.evaluation.versions import versions
 from fastadv.files.atomic_file import written_aside
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
+from fastadv.pages.shown_text import num_changed, word_changes
 from fastadv.pages.text_table import aligned
 
 _WITHOUT_EFFECT = ("epsilons", "measure_distances")

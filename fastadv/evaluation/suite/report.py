@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from fastadv.evaluation.text_report.findings import sentence
 from fastadv.files.atomic_file import written_aside
 
 FILES = ("evaluation.json", "numbers.csv", "differences.csv", "summary.md")
@@ -105,7 +106,7 @@ def short_table(evaluation: dict) -> str:
 
 def control_sentences(part: dict) -> List[str]:
     """What a part's own files say of each model beside its control: a p-value without it may be of a mere shift."""
-    return [found["sentence"] for found in part["protocol"].get("controls", []) if found["cap"] == "any"]
+    return [sentence(found) for found in part["protocol"].get("controls", []) if found["cap"] == "any"]
 
 
 def model_words(model: dict) -> str:

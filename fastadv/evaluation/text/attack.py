@@ -26,7 +26,6 @@ from fastadv.config.text_attack import USED_BY, TextAttackSettings
 from fastadv.data.variants.substitution import draw_seed
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.reconstruct import num_changed, word_changes
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import Resources
 from fastadv.evaluation.recipes.word_attacks import AntonymAttack, NegationAttack, SynonymAttack
@@ -35,6 +34,7 @@ from fastadv.evaluation.text.rows import ERROR, FAILED, SKIPPED, SUCCEEDED, Text
 from fastadv.evaluation.text.search import TextAttacker, Texts, TextSearch
 from fastadv.evaluation.text.time_limit import time_limit
 from fastadv.evaluation.victims.text import OutOfTime, TextVictim
+from fastadv.pages.shown_text import num_changed, word_changes
 
 _MAX_NOTE = 300
 

@@ -20,7 +20,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.attack import LabelledText, check_settings, resources_of
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
-from fastadv.objectives.base import EpochAttack
+from fastadv.objectives.needs import EpochAttack
 
 logger = logging.getLogger(__name__)
 

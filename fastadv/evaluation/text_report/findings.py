@@ -5,12 +5,12 @@ the model's class shares (`text_attack_control.py`), each on the texts that both
 the 5 % level. The tests are not corrected for their number.
 """
 
-import re
+from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
-from fastadv.evaluation.text_report.rates import CAPS, Cap, paired
+from fastadv.evaluation.text_report.rates import CAPS, paired
 
 GAIN, LEAN, UNCONTROLLED, NONE, LOSS, UNKNOWN = VERDICTS = (
     "gain",
@@ -37,7 +37,11 @@ def models_of(runs: Sequence[AttackedModel]) -> List[AttackedModel]:
 
 def control_words(control: AttackedModel) -> str:
     """What of the robust model a control has."""
-    return control.facts["control"].get("words", "class shares")
+    return _words_of(control.facts["control"])
+
+
+def _words_of(control: Mapping) -> str:
+    return control.get("words", "class shares")
 
 
 def comparisons(runs: Sequence[AttackedModel], labels: Sequence[str]) -> List[dict]:
@@ -52,10 +56,41 @@ def comparisons(runs: Sequence[AttackedModel], labels: Sequence[str]) -> List[di
 
 
 def findings(runs: Sequence[AttackedModel]) -> List[dict]:
-    """For each model after the first, and each cap: ``model``, ``cap``, ``verdict``, ``sentence``."""
+    """A finding for each model after the first, and each cap; `sentence` puts one into words.
+
+    Keys: ``kind``; ``model``, ``baseline`` and ``control`` are names, the last with ``control_words``; ``cap``;
+    ``verdict``; ``to_baseline`` and ``to_control`` compare the model with each, by `rates.paired`.
+    """
     baseline, *others = models_of(runs) or [None]
-    controls = controls_of(runs)
-    return [_finding(baseline, controls.get(other.name), other, cap) for other in others for cap in CAPS]
+    found, controls = [], controls_of(runs)
+    for model in others:
+        control = controls.get(model.name)
+        words = None if control is None else control_words(control)
+        for cap in CAPS:
+            to_baseline = paired(baseline.rows, model.rows, cap)
+            to_control = None if control is None else paired(control.rows, model.rows, cap)
+            name = None if control is None else control.name
+            found.append(_finding(model.name, baseline.name, name, words, cap.name, to_baseline, to_control))
+    return found
+
+
+def findings_in(results: dict) -> List[dict]:
+    """The findings of what a ``text-attack.json`` holds.
+
+    Files of earlier versions have sentences in their place; those findings are made of the file's comparisons.
+    """
+    if all("to_baseline" in finding for finding in results["findings"]):
+        return results["findings"]
+    pairs = {(one["first"], one["second"]): one["all"] for one in results["comparisons"]}
+    baseline = next(model["name"] for model in results["models"] if not model.get("control"))
+    controls = {model["control"]["robust"]: model for model in results["models"] if model.get("control")}
+    found = []
+    for model, cap in ((finding["model"], finding["cap"]) for finding in results["findings"]):
+        control = controls.get(model)
+        name, words = (None, None) if control is None else (control["name"], _words_of(control["control"]))
+        to_control = None if name is None else pairs[name, model][cap]
+        found.append(_finding(model, baseline, name, words, cap, pairs[baseline, model][cap], to_control))
+    return found
 
 
 def _comparison(first: AttackedModel, second: AttackedModel, labels: Sequence[str]) -> dict:
@@ -72,15 +107,25 @@ def _comparison(first: AttackedModel, second: AttackedModel, labels: Sequence[st
     }
 
 
-def _finding(baseline: AttackedModel, control: Optional[AttackedModel], model: AttackedModel, cap: Cap) -> dict:
-    to_baseline = paired(baseline.rows, model.rows, cap)
-    to_control = None if control is None else paired(control.rows, model.rows, cap)
-    verdict = _verdict(to_baseline, to_control)
+def _finding(
+    model: str,
+    baseline: str,
+    control: Optional[str],
+    words: Optional[str],
+    cap: str,
+    to_baseline: dict,
+    to_control: Optional[dict],
+) -> dict:
     return {
-        "model": model.name,
-        "cap": cap.name,
-        "verdict": verdict,
-        "sentence": _sentence(baseline, control, model, cap, to_baseline, to_control, verdict),
+        "kind": "text attack beside its control",
+        "model": model,
+        "baseline": baseline,
+        "control": control,
+        "control_words": words,
+        "cap": cap,
+        "verdict": _verdict(to_baseline, to_control),
+        "to_baseline": to_baseline,
+        "to_control": to_control,
     }
 
 
@@ -98,14 +143,22 @@ def _verdict(to_baseline: dict, to_control: Optional[dict]) -> str:
     return GAIN if to_control["p_value"] < _LEVEL and to_control["difference"]["value"] > 0 else LEAN
 
 
-def _sentence(baseline, control, model, cap: Cap, to_baseline: dict, to_control: Optional[dict], verdict: str) -> str:
+def sentence(finding: dict, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A finding in words.
+
+    Args:
+        names: what the reader knows models by; a model that is not there keeps its own name.
+    """
+    model, baseline = (names.get(finding[role], finding[role]) for role in ("model", "baseline"))
+    to_baseline, to_control = finding["to_baseline"], finding["to_control"]
+    cap = next(cap for cap in CAPS if cap.name == finding["cap"])
     where = "" if cap is CAPS[0] else f" ({cap.words})"
     if not to_baseline["num_texts"]:
-        return f"{model.name}{where}: n/a, it and {baseline.name} are right on no text that both were attacked on."
+        return f"{model}{where}: n/a, it and {baseline} are right on no text that both were attacked on."
     first, second = _fooled_shares(to_baseline)
     said = (
-        f"{model.name}{where} falls on {second} of the {to_baseline['num_texts']:,} texts that it and {baseline.name} "
-        f"get right, {baseline.name} on {first}: difference {_points(to_baseline)}."
+        f"{model}{where} falls on {second} of the {to_baseline['num_texts']:,} texts that it and {baseline} "
+        f"get right, {baseline} on {first}: difference {_points(to_baseline)}."
     )
     conclusion = {
         NONE: "No gain.",
@@ -114,26 +167,14 @@ def _sentence(baseline, control, model, cap: Cap, to_baseline: dict, to_control:
         LEAN: "This is no gain beyond the control.",
         GAIN: "This is a gain beyond the control.",
         UNKNOWN: "Beside the control there is nothing to compare.",
-    }[verdict]
+    }[finding["verdict"]]
     if to_control is None or not to_control["num_texts"]:
         return f"{said} {conclusion}"
-    words = control_words(control)
     share, second = _fooled_shares(to_control)
     return (
-        f"{said} The control, {baseline.name} with its {words}, falls on {share} where it falls on {second} "
-        f"({to_control['num_texts']:,} texts): difference {_points(to_control)}. {conclusion}"
+        f"{said} The control, {baseline} with its {finding['control_words']}, falls on {share} where it falls on "
+        f"{second} ({to_control['num_texts']:,} texts): difference {_points(to_control)}. {conclusion}"
     )
-
-
-def renamed(sentence: str, names: Mapping[str, str]) -> str:
-    """A sentence of `findings` with other names of its models; ``names`` has all of the attack's."""
-    if not names:
-        return sentence
-    # The longest first: a name may be the beginning of another.
-    any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    places = rf"^({any_name})(?=(?: \([^)]*\))?(?: falls on |: n/a))|(?<=it and )({any_name})(?= (?:get|are) right)"
-    places += rf"|(?<=get right, )({any_name})(?= on )|(?<=The control, )({any_name})(?= with its )"
-    return re.sub(places, lambda found: names[found[0]], sentence)
 
 
 def _fooled_shares(pair: dict):

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow
+from fastadv.evaluation.text_report.findings import sentence
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.html_page import html_page
 from fastadv.pages.shown_text import marked, shown
@@ -71,7 +72,7 @@ def _lead(results: dict) -> str:
 def _findings(results: dict) -> str:
     controls = [model["control"] for model in results["models"] if model.get("control")]
     words = shown(controls[0].get("words", "class shares")) if controls else "class shares"
-    items = [f"<li>{shown(one['sentence'])}</li>" for one in results["findings"]]
+    items = [f"<li>{shown(sentence(one))}</li>" for one in results["findings"]]
     note = (
         f'<p class="note">A gain counts only beyond the control: the baseline with the robust model\'s {words}. '
         "Rates are of the texts that were right before; at a cap, a success that changed more "

@@ -10,7 +10,7 @@ from fastadv.data.labelled.labels import LabelMap
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.chart import text_attack_png
-from fastadv.evaluation.text_report.findings import comparisons, findings
+from fastadv.evaluation.text_report.findings import comparisons, findings, sentence
 from fastadv.evaluation.text_report.page import class_word, page
 from fastadv.evaluation.text_report.rates import CAPS, predicted_shares, rates, rates_by_class
 from fastadv.evaluation.versions import versions
@@ -138,8 +138,7 @@ def text_table(results: dict) -> str:
     parts = [_aligned(lines)]
     if len(results["labels"]) <= MAX_CLASSES_SHOWN:
         parts.append(_aligned(_class_lines(results)))
-    said = [finding["sentence"] for finding in results["findings"]]
-    return "\n".join([*parts, *said])
+    return "\n".join([*parts, *map(sentence, results["findings"])])
 
 
 def _class_lines(results: dict) -> List[List[str]]:

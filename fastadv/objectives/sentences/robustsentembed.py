@@ -9,14 +9,15 @@
 | lambda_1, lambda_2 | `weight_adversarial`, 1/128, and `weight_rtd`, 0.005 |
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
 
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
+from fastadv.objectives.needs import AdversarialView, DetectionOptions, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
-from fastadv.objectives.sentences.rtd import DetectionOptions
 
 
 class RobustSentEmbed(ContrastiveObjective):
@@ -35,7 +36,7 @@ class RobustSentEmbed(ContrastiveObjective):
         rtd_input: what the discriminator is given at position 0: the pooled vector h, or z behind the head.
     """
 
-    uses_adversary = True
+    needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class RobustSentEmbed(ContrastiveObjective):
         self.weight_adversarial = weight_adversarial
         self.weight_rtd = weight_rtd
         if rtd_generator != "none" and weight_rtd > 0:
-            self.detection = DetectionOptions(rtd_generator, rtd_mask_ratio, rtd_fill, rtd_reduction, rtd_input)
+            detection = DetectionOptions(rtd_generator, rtd_mask_ratio, rtd_fill, rtd_reduction, rtd_input)
+            self.needs = replace(self.needs, detection=detection)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         contrastive = self.contrast(views.query, views.sentence_ids, views.positive_keys, views.adversarial_keys)

@@ -3,7 +3,7 @@
 from typing import Dict, List, Sequence
 
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow
-from fastadv.evaluation.text_report.findings import renamed
+from fastadv.evaluation.text_report.findings import sentence
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.shown_text import marked, shown
@@ -34,8 +34,8 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
     for one in records:
         called = {model.name: names[one.source, one.place, model.name] for model in one.record.models}
         said, said_at_caps = (
-            [renamed(sentence, called) for sentence in sentences]
-            for sentences in (one.record.findings, one.record.findings_at_caps)
+            [sentence(finding, called) for finding in findings]
+            for findings in (one.record.findings, one.record.findings_at_caps)
         )
         if said:
             parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(said)}"))

@@ -154,7 +154,7 @@ def test_an_empty_file_among_others_is_named(tmp_path):
 
 
 def test_the_same_column_twice_is_seen_by_the_config():
-    from fastadv.config.schema import load_config
+    from fastadv.launch.load import load_config
 
     for overrides, said in (
         (["--data.label_field=text"], 'data.label_field = "text": expected a column other than that of data.field'),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fastadv.config.schema import load_config, to_yaml
+from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints import manifest
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of
@@ -24,6 +24,7 @@ from fastadv.engine.checkpoints.manifest import (
 )
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from fastadv.train import main
 
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint import newest_checkpoint, read_state
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
 
@@ -183,3 +183,18 @@ def test_the_checkpoint_records_what_bit_equality_rests_on(make_config, stop_aft
     assert state["identity"]["torch_version"] == torch.__version__
     assert state["identity"]["num_threads"] == 1
     assert state["position"]["step"] == 1 and state["position"]["batch"] == 1
+
+
+def test_a_checkpoint_made_when_keys_had_other_names_belongs_to_the_same_run(make_config, stop_after):
+    checkpoint = newest_checkpoint(Trainer(make_config(), [stop_after(1)]).fit())
+    path = checkpoint / "trainer_state.json"
+    state = json.loads(path.read_text())
+    config = state["identity"]["config"]
+    old = {name: config["train"].pop(name) for name in ("on_nonfinite", "max_nonfinite_steps")}
+    config["perturbation"] |= old
+    path.write_text(json.dumps(state))
+    config["train"] |= old
+    assert read_state(checkpoint)[1].config == {
+        **config,
+        "perturbation": {name: value for name, value in config["perturbation"].items() if name not in old},
+    }

@@ -25,7 +25,7 @@ def written(make_config, tmp_path):
     skipping = {
         "objective": "tests.ranks.cases.planted:Planted",
         "objective_options": {"fault": "loss", "at": [2], "rtd_generator": "unigram"},
-        "perturbation.on_nonfinite": "skip",
+        "train.on_nonfinite": "skip",
         "perturbation.reuse": "adaptive",
         "dev.data": str(pairs),
         "train.eval_every": 2,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fastadv.config.schema import load_config
+from fastadv.launch.load import load_config
 from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint import checkpoint_folders, newest_checkpoint, read_state
@@ -223,7 +223,7 @@ def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, st
         return counted
 
     monkeypatch.setattr(Guard, "reject", watched)
-    options = {"engine.zero_stage": stage, "perturbation.on_nonfinite": "skip"}
+    options = {"engine.zero_stage": stage, "train.on_nonfinite": "skip"}
     config = make_config(objective=faulty, objective_options={"bad_gradient_at": [2, 3]}, **options)
     trainer = Trainer(config, [Watch()])
     folder = trainer.fit()
@@ -243,7 +243,7 @@ def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, st
 
 
 def test_too_many_skips_in_a_row_end_the_run(make_config, faulty):
-    options = {"perturbation.on_nonfinite": "skip", "perturbation.max_nonfinite_steps": 2}
+    options = {"train.on_nonfinite": "skip", "train.max_nonfinite_steps": 2}
     config = make_config(objective=faulty, objective_options={"bad_gradient_at": [2, 3, 4]}, **options)
     with pytest.raises(TooManySkips, match="step 2: .* 2 batches in a row"):
         Trainer(config).fit()

@@ -16,7 +16,8 @@ from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.build import TrainingData, build_step
 from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
-from fastadv.objectives.base import EpochAttack, resolve_objective
+from fastadv.objectives.base import resolve_objective
+from fastadv.objectives.needs import EpochAttack
 from tests.small_runs import SENTENCES
 from tests.engine.runs.toy_variants import Found
 
@@ -124,7 +125,7 @@ def test_bfloat16_at_stage_0_narrows_both(make):
 
 
 class Attacked(Found):
-    attack_at_epochs = EpochAttack(first_epoch=1)
+    needs = replace(Found.needs, epoch_attack=EpochAttack(first_epoch=1))
 
 
 @pytest.fixture

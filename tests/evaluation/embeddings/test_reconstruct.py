@@ -21,13 +21,12 @@ from fastadv.evaluation.embeddings.reconstruct import (
     _Words,
     detokenized,
     load_reconstructor,
-    num_changed,
     reconstruct,
-    word_changes,
 )
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.reconstruct_run import Example, _examples, _Made, _rates
 from fastadv.evaluation.embeddings.search import Target, attacking
+from fastadv.pages.shown_text import num_changed, word_changes
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 
 SETTINGS = AttackSettings(epsilons=(0.5, 8.0), num_steps=3)

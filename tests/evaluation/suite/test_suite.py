@@ -16,6 +16,7 @@ from fastadv.evaluation.suite import adv_sts as suite_adv_sts
 from fastadv.evaluation.suite import attacks as suite_attacks
 from fastadv.evaluation.suite import parts as suite_parts
 from fastadv.evaluation.suite.models import systems_of
+from fastadv.evaluation.text_report.findings import sentence
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows_in, run, without_seconds, write_models
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
@@ -70,8 +71,8 @@ def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
     summary = (whole / "summary.md").read_text(encoding="utf-8")
     assert all(f"## {name}\n" in summary for name in PARTS) and "n/a in STS12" in summary
     for part in ("adv-sts", "text-synonym"):
-        sentences = [f["sentence"] for f in evaluation["parts"][part]["protocol"]["controls"] if f["cap"] == "any"]
-        assert len(sentences) == 3 and all(f"* {sentence}\n" in summary for sentence in sentences)
+        said = [sentence(f) for f in evaluation["parts"][part]["protocol"]["controls"] if f["cap"] == "any"]
+        assert len(said) == 3 and all(f"* {line}\n" in summary for line in said)
 
 
 def test_rates_of_texts_are_those_of_their_rows(whole, folder):

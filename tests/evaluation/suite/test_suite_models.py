@@ -20,6 +20,7 @@ from fastadv.evaluation.suite.models import examine, find_models, systems_of
 from fastadv.evaluation.suite.parts import GeometryPart
 from fastadv.evaluation.text.attack import TextAttackSettings
 from fastadv.evaluation.text.attacked_data import AttackedData
+from fastadv.evaluation.text_report.findings import sentence
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows_in, run, write_models
 
@@ -172,9 +173,7 @@ def test_a_first_model_without_a_victim_is_said_to_be_missing(folder, tmp_path, 
     evaluation = evaluation_of(tmp_path / "out")
     (warning,) = evaluation["warnings"]
     assert warning.startswith("text-synonym: first, the first model, has nothing here") and "with x in" in warning
-    (control,) = [
-        f["sentence"] for f in evaluation["parts"]["text-synonym"]["protocol"]["controls"] if f["cap"] == "any"
-    ]
+    (control,) = [sentence(f) for f in evaluation["parts"]["text-synonym"]["protocol"]["controls"] if f["cap"] == "any"]
     assert control.startswith("y ") and f"* {control}\n" in (tmp_path / "out/summary.md").read_text(encoding="utf-8")
     assert {path.name[:2] for path in (tmp_path / "out/victims").iterdir()} == {"x-", "y-"}
 

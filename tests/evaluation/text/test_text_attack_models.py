@@ -50,7 +50,7 @@ def test_rows_of_nan_are_made_anew(folder, tmp_path):
 def test_names_are_those_given(folder, tmp_path):
     results = attack(folder, tmp_path, "a", "b", names=["base", "mine/0"]).run()
     assert [model["name"] for model in results["models"]] == ["base", "mine/0", "base, bias of mine/0"]
-    assert (tmp_path / "rows-mine-0.csv").is_file() and results["findings"][0]["sentence"].startswith("mine/0")
+    assert (tmp_path / "rows-mine-0.csv").is_file() and results["findings"][0]["model"] == "mine/0"
     assert list(attack(folder, tmp_path, "a", "b").names) == ["a", "b"]
     for names in (["one"], ["one", "one"]):
         with pytest.raises(UserError, match="expected one for each of 2 models"):

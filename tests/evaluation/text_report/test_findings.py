@@ -8,7 +8,7 @@ from fastadv.data.labelled.labels import LabelMap
 from fastadv.errors import UserError
 from fastadv.evaluation.text.class_bias import class_share
 from fastadv.evaluation.text.control import AttackedModel, control_bias, control_name, control_runs
-from fastadv.evaluation.text_report.findings import VERDICTS, comparisons, findings
+from fastadv.evaluation.text_report.findings import VERDICTS, comparisons, findings, sentence
 from fastadv.evaluation.text_report.rates import paired
 from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 
@@ -78,16 +78,16 @@ def test_where_no_text_is_right_for_both_nothing_is_said():
     base = AttackedModel("base", [made_row(0, "failed"), made_row(1, "skipped")])
     model = AttackedModel("m", [made_row(0, "skipped"), made_row(1, "failed")])
     found = findings([base, model])[0]
-    assert found["verdict"] == "n/a" and "right on no text" in found["sentence"]
+    assert found["verdict"] == "n/a" and "right on no text" in sentence(found)
     assert findings([]) == [] and findings([base]) == [] and comparisons([], LABELS) == []
 
 
 def test_the_sentence_says_both_rates_and_the_control():
-    sentence = findings([run_of("base", 60), run_of("m", 30), control_of("m", 50)])[0]["sentence"]
-    assert "m falls on 37.5% of the 80 texts that it and base get right, base on 75.0%" in sentence
-    assert "The control, base with its class shares, falls on 62.5% where it falls on 37.5%" in sentence
-    assert sentence.endswith("This is a gain beyond the control.")
-    assert "+37.5 points" in sentence and "+25.0 points" in sentence
+    said = sentence(findings([run_of("base", 60), run_of("m", 30), control_of("m", 50)])[0])
+    assert "m falls on 37.5% of the 80 texts that it and base get right, base on 75.0%" in said
+    assert "The control, base with its class shares, falls on 62.5% where it falls on 37.5%" in said
+    assert said.endswith("This is a gain beyond the control.")
+    assert "+37.5 points" in said and "+25.0 points" in said
 
 
 def test_each_model_has_its_own_control():

@@ -53,7 +53,7 @@ def main(config_file):
         mode = f"{stage}-{precision}"
         options = "--engine.zero_stage", str(stage), "--engine.precision", precision
         messages[mode] = raised(config_of(config_file, f"raise-{mode}", "z_adv", [1], *options))
-        options = *options, "--perturbation.on_nonfinite", "skip"
+        options = *options, "--train.on_nonfinite", "skip"
         for fault in ("z_adv", "slope") if mode in WHOLE_MODES else ("slope",):
             trainer = Trainer(config_of(config_file, f"skip-{mode}-{fault}", fault, [2], *options))
             trainer.fit()
