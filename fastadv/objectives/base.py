@@ -117,8 +117,6 @@ class Views:
     """(B, D) z_adv = f(X + delta); where `Needs.adversarial`"""
     adversarial_keys: Optional[Keys] = None
     """z_adv of the global batch; where `AdversarialView.keys`"""
-    loss_rtd: Optional[Tensor] = None
-    """scalar L_RTD; where `Needs.detection`"""
     rows_a_rank: Optional[float] = None
     """rows of the global batch over ranks; None on one process, whose B rows are all there are"""
     pooled: Optional[Tensor] = None

@@ -45,6 +45,8 @@ class DetectionOptions:
 
     generator: str
     """Generator of replacements: unigram, or the folder or name of a masked language model of f's own vocabulary."""
+    weight: float = 0.005
+    """Weight of L_RTD in the loss, added to the objective's own."""
     mask_ratio: float = 0.3
     """Probability with which each token that is not special is masked."""
     fill: Literal["sample", "argmax"] = "sample"
@@ -88,4 +90,4 @@ class Needs:
     victim: str | None = None
     """Folder or name of a trained classifier whose probabilities the loss reads: frozen, and outside of checkpoints."""
     detection: DetectionOptions | None = None
-    """Replaced token detection, whose loss is added to the objective's; None: none runs."""
+    """Replaced token detection, whose weighed loss is added to what the objective's ``loss`` gives; None: none runs."""

@@ -4,9 +4,9 @@
     X+ = embed(batch)    z+ = encode(X+)       mask m2, or a given positive text; gathered over ranks: the keys
     delta, eta = search  encode(X + delta + eta) against the keys, constants
     z_adv = encode(X + delta)                  a mask of its own, X's graph kept
-    L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
+    L_RTD = detection(batch, h, eta)           where the objective has replaced token detection, with its weight
     other texts of the sentences, and the second network's passes, where the objective asks for them
-    loss  = objective(z, z+, z_adv, L_RTD)
+    loss  = objective(z, z+, z_adv) + weight * L_RTD
 
 Each rank's share may pass in pieces (``micro_batch.py``); z, z+ and z_adv of all of them meet in the loss. Under
 ``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
@@ -185,7 +185,7 @@ class Step(nn.Module):
         if is_free:
             with self.clock("search"):
                 start = search.start_of_eta(batch)
-                loss, terms, found, weight_rtd = free_loss(self, pieces[0].x(), batch, views, start)
+                loss, terms, found = free_loss(self, pieces[0].x(), batch, views, start)
             search.record(found, batch)
             etas = [found.eta]
         elif search is not None:
@@ -208,13 +208,13 @@ class Step(nn.Module):
             if views.adversarial is not None:
                 # Behind the search's own faults, which it would follow from.
                 self.watch.see("z_adv", views.adversarial)
-        if self.detection is not None:
-            views = replace(views, loss_rtd=self._detect(batch, pieces, query, etas))
-        if is_free and self.detection is not None:
-            loss = loss + weight_rtd * views.loss_rtd
-            terms["loss_rtd"] = views.loss_rtd.detach()
+        # With the perturbation that the search ended with, so it is no part of a pass under reuse free.
+        loss_rtd = None if self.detection is None else self._detect(batch, pieces, query, etas)
         if not is_free:
             loss, terms = objective.loss(views)
+        if loss_rtd is not None:
+            loss = loss + objective.needs.detection.weight * loss_rtd
+            terms["loss_rtd"] = loss_rtd.detach()
         return loss, terms
 
     def with_adversarial(self, views: Views, pooled: Tensor, tokens: Optional[Tensor] = None) -> Views:
