@@ -19,7 +19,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fastadv.cli.parts import check_json
+from fastadv.cli.flags import whole_number
+from fastadv.cli.parts import add_seed, check_json
 from fastadv.data.variants.word_sets import replaced, words_of
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.word_vectors import WordVectors
