@@ -57,7 +57,7 @@ def test_help_and_version_need_no_torch():
         ("--help", "fastadv train --config"),
         ("--version", f"fastadv {fastadv.__version__}"),
     ]:
-        done = subprocess.run([sys.executable, "-c", code, flag], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code, flag], cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         assert words in done.stdout
 
@@ -69,7 +69,7 @@ def test_python_m_fastadv_is_the_same_program():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 2 and not done.stdout
     assert (
