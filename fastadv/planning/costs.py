@@ -119,7 +119,7 @@ class StepCosts:
     """
 
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
-        self.config, self.search = config, config.perturbation.as_mixed()
+        self.config, self.search = config, config.perturbation.resolve()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
         self.needs = self.objective.needs
@@ -183,7 +183,7 @@ class StepCosts:
     @property
     def num_key_sets(self) -> int:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
-        num_passes = self.search.num_inner_steps if self.search.reuse == "free" else 1
+        num_passes = self.search.num_steps if self.search.reuse == "free" else 1
         has_adversarial_keys = self.needs.adversarial is not None and self.needs.adversarial.keys
         return self.num_positive_views + num_passes * has_adversarial_keys + num_own_key_sets(self.objective)
 
@@ -245,7 +245,7 @@ class StepCosts:
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if self.search.reuse == "free":
                 outer_of_x = attacked_passes.outer(True) + 3 * head
-                found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
+                found["passes that search and train"] = self.search.num_steps * outer_of_x
             else:
                 # Supervised systems attack the cross-entropy, which compares nothing.
                 attacked = 0.0 if self.needs.labels else compared
@@ -260,7 +260,7 @@ class StepCosts:
                 found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
         others = 0 if self.needs.labels else 1 + (self.needs.adversarial is not None)
         contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
-        repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
+        repeated = self.search.num_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
         if self.needs.average:
@@ -280,7 +280,7 @@ class StepCosts:
         is_probe: Optional[bool],
     ) -> float:
         search = self.search
-        num_steps = search.num_inner_steps
+        num_steps = search.num_steps
         points = 2 if search.gradient == "separate" and search.rho not in (0, 1) else 1
         if search.reuse == "none":
             return num_steps * points * (2 if search.use_eta else 1) * reference
@@ -317,7 +317,7 @@ class StepCosts:
         if self.has_detection:
             total += times * Passes(self.encoder, batch, False).forward()
         if is_checkpointed and self.needs.adversarial is not None:
-            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_steps
             total += gradients * passes.forward()
         return total
 
