@@ -19,6 +19,7 @@ from fastadv.engine.step.step import Step
 from fastadv.engine.trackers import check_trackers
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_option_names
 from fastadv.perturbation.chains import make_search
 from fastadv_kernels import BackendError, set_backend
@@ -153,9 +154,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
         objective.victim_probabilities = build_victim(objective.needs.victim, encoder, label_map.names, dtype)
     if objective.needs.epoch_attack is not None:
-        from fastadv.engine import epoch_attack
-
-        epoch_attack.check_attack(objective.needs.epoch_attack)
+        check_attack(objective.needs.epoch_attack)
     second = None
     if objective.needs.second_network:
         second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fastadv.config.schema import EvaluationConfig
-from fastadv.engine.checkpoints.run_folder import write_results
+from fastadv.files.json_file import write_json
 
 
 class Comparison:
@@ -47,6 +47,6 @@ class Comparison:
 
         after = measure(encoder, self._config, self._held_out, progress=sys.stderr.isatty())
         results = compare(self._before, after, self._config)
-        write_results(self._run_folder, results)
+        write_json(self._run_folder / "results.json", results)
         print(text_table(results), flush=True)
         return markdown_table(results)

@@ -142,17 +142,12 @@ class Progress:
             if name in metrics:
                 self._texts[label] = f"{metrics[name]:.4g}"
         if self._bar is not None:
-            self._bar.set_postfix({**self._texts, "sent/s": f"{self.sentences_per_s:.0f}"}, refresh=False)
+            self._bar.set_postfix({**self._texts, "sent/s": f"{self.rates['sentences_per_s']:.0f}"}, refresh=False)
             self._bar.update()
         elif self._is_shown and self._is_tenth():
             shown = "".join(f" · {label} {text}" for label, text in self._texts.items())
-            pace = f"{self.sentences_per_s:.0f} sentences/s · {self._time_left()} left"
+            pace = f"{self.rates['sentences_per_s']:.0f} sentences/s · {self._time_left()} left"
             print(f"step {self._done}/{self._total}{shown} · {pace}", file=self._stream, flush=True)
-
-    @property
-    def sentences_per_s(self) -> float:
-        """Since this process began to train."""
-        return self.rates["sentences_per_s"]
 
     @property
     def rates(self) -> dict[str, float]:
