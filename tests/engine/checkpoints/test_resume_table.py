@@ -43,9 +43,9 @@ TABLE = [
     ("free", {}, 0, "bf16", (3, 4)),
     ("free", {}, 2, "bf16", (2, 3)),
     ("free", {}, 3, "fp32", (3,)),
-    ("rtd", {}, 0, "fp32", (2,)),
-    ("uscal", {}, 1, "fp32", (1, 2)),
-    ("simcse", {}, 2, "fp32", (2, 3)),
+    ("rtd", {}, 1, "bf16", (2,)),
+    ("uscal", {}, 1, "bf16", (1, 2)),
+    ("simcse", {}, 1, "fp32", (1, 2)),
     ("fine_tuning", {"train.accumulation_steps": 2}, 1, "fp32", (3, 4)),
     ("fgsm", {}, 0, "fp32", (1,)),
     ("fgm", {}, 2, "fp32", (1, 3)),
@@ -58,7 +58,7 @@ TABLE = [
     # The first epoch fills CARL's bank; from step 3 on there is a contrast.
     ("carl", {}, 0, "fp32", (1, 3, 4)),
     ("carl", carl(estimator="softmax", negatives="per_row", start_step=1), 2, "fp32", (1, 3)),
-    ("carl", carl(start_step=4), 1, "fp32", (1, 3, 4)),
+    ("carl", carl(start_step=4), 1, "bf16", (1, 3, 4)),
     ("carl", carl(start_step=3), 3, "fp32", (3, 4)),
     ("carl", {**carl(start_step=1), "train.accumulation_steps": 2}, 0, "fp32", (1, 3)),
     # Saved before the first write.
@@ -71,14 +71,14 @@ TABLE = [
     ("two networks", {}, 3, "fp32", (3,)),
     ("safer", {}, 0, "fp32", (3,)),
     ("safer", {}, 3, "fp32", (3,)),
-    ("ada", {}, 2, "fp32", (4,)),
-    ("ada_soft", {}, 1, "fp32", (3,)),
+    ("ada", {}, 2, "fp32", (2, 4)),
+    ("ada_soft", {}, 1, "bf16", (3,)),
     ("base_adv", {}, 0, "bf16", (3,)),
     ("base_adv_soft", {}, 1, "fp32", (3,)),
     ("a2t", {}, 0, "fp32", (3,)),
     ("a2t", {}, 3, "fp32", (3,)),
     ("bat_pairwise", {}, 2, "fp32", (3,)),
-    ("bat_triplet", {}, 0, "fp32", (3,)),
+    ("bat_triplet", {}, 0, "bf16", (3,)),
 ]  # fmt: skip
 
 
@@ -123,7 +123,11 @@ def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(
     whole = Trainer(config, [Copies(steps)]).fit()
     lines, (files, position) = step_lines(whole), outcome(whole)
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(set(losses)) == NUM_STEPS, "steps with equal losses would hide a lost position"
+    # Steps with equal losses would hide a lost position; of bfloat16's few numbers two may be equal by chance.
+    assert len(losses) == NUM_STEPS and len(set(losses)) >= NUM_STEPS - (precision == "bf16")
+    assert all(value is not None for line in lines for value in line.values()), "not finite"
+    if system == "carl" and steps[-1] > 2:
+        assert files["extra_state.safetensors"]["carl_banks"].dtype == torch.float32
     for step in steps:
         config.train.output_dir = f"{whole}-{step}"
         trainer = Trainer(config)
