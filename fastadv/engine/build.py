@@ -4,7 +4,7 @@ import copy
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import nn
@@ -124,7 +124,7 @@ def build_encoder(config: Config):
     )
 
 
-def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap] = None) -> Step:
+def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = None) -> Step:
     """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before.
 
     Args:
@@ -221,5 +221,5 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
-    dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
+    dtype: torch.dtype | None = torch.bfloat16 if config.engine.precision == "bf16" else None
     check(x, batch.to(x.device), step.plan, dtype)

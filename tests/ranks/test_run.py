@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fastadv import Encoder
 from fastadv.config.schema import to_yaml
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.evaluation.vectors.sts import scored_pairs_spearman
 from tests.ranks.cases.objectives import STAGES
 from tests.ranks.workers.start import run_ranks

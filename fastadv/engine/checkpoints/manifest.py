@@ -19,7 +19,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Callable, Iterable, Iterator, Optional
+from typing import BinaryIO, Callable, Iterable, Iterator
 
 from fastadv.errors import SaveFailed
 
@@ -71,7 +71,7 @@ class _HashingFile:
     def __init__(self, file: BinaryIO):
         self._file, self._digest = file, hashlib.sha256()
         self.num_bytes = 0
-        self.failure: Optional[OSError] = None
+        self.failure: OSError | None = None
 
     def write(self, data) -> int:
         data = memoryview(data).cast("B")

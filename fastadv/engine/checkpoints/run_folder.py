@@ -18,7 +18,6 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Optional
 
 from fastadv import __version__
 from fastadv.config.schema import Config
@@ -115,7 +114,7 @@ def model_card(
     num_steps: int,
     scores: dict[str, float],
     table: str,
-    label_map: Optional[LabelMap] = None,
+    label_map: LabelMap | None = None,
 ) -> str:
     """Markdown of what the model was trained on, how, by which code, and what was measured.
 
@@ -173,7 +172,7 @@ def code_version() -> str:
     """``commit <hash>``, ``+ changes`` for a dirty tree; ``no commit known`` outside a repository of this code."""
     root = Path(__file__).resolve().parents[3]
 
-    def git(*arguments: str) -> Optional[str]:
+    def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):

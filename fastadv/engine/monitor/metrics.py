@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Optional, TextIO
+from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -120,7 +120,7 @@ class Progress:
     Shows loss, inner gain, sentences a second and the time left.
     """
 
-    def __init__(self, total_steps: int, first_step: int, is_shown: bool = True, stream: Optional[TextIO] = None):
+    def __init__(self, total_steps: int, first_step: int, is_shown: bool = True, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
         self._total, self._done, self._start_step = total_steps, first_step, first_step
         self._is_shown = is_shown

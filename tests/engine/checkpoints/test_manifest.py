@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints import manifest
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of
+from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of, newest_checkpoint
 from fastadv.engine.checkpoints.manifest import (
     MANIFEST,
     CheckpointFault,

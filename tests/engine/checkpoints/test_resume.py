@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint, read_state
+from fastadv.engine.checkpoints.checkpoint import read_state
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.errors import UserError
 from tests.quick_trainer import Trainer
 

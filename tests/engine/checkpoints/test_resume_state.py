@@ -7,7 +7,7 @@ import torch
 from deepspeed.utils import safe_get_full_fp32_param
 
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.quick_trainer import Trainer
 
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"

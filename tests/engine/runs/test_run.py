@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 from fastadv.launch.load import load_config
 from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import checkpoint_folders, newest_checkpoint, read_state
+from fastadv.engine.checkpoints.checkpoint import read_state
+from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
 from fastadv.engine.guards import Guard
-from fastadv.engine.loop import Interrupted, TooManySkips
+from fastadv.distributed.signals import Interrupted
+from fastadv.engine.guards import TooManySkips
 from tests.quick_trainer import Trainer
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.errors import UserError

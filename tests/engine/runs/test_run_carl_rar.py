@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.checkpoints.checkpoint import EXTRA_STATE, newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint import EXTRA_STATE
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.quick_trainer import Trainer
 from fastadv.evaluation.embeddings.reconstruct import load_reconstructor
 

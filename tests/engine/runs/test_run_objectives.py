@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv import UserError
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.quick_trainer import Trainer
 
 RTD = {"objective_options": {"rtd_generator": "unigram", "weight_rtd": 0.5}}
