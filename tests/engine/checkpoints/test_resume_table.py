@@ -32,7 +32,7 @@ TABLE = [
     # system, what else is changed, ZeRO stage, precision, steps after which it is stopped
     ("robustsentembed", {}, 0, "fp32", (1, 2, 3, 4)),
     ("robustsentembed", {}, 1, "bf16", (1, 2, 3, 4)),
-    ("robustsentembed", {"dev.data": "dev.csv", "train.eval_every": 1}, 3, "bf16", (1, 4)),
+    ("robustsentembed", {"dev.data": "scored.csv", "train.eval_every": 1}, 3, "bf16", (1, 4)),
     ("robustsentembed", {"train.micro_batch_size": 3}, 0, "bf16", (1, 2)),
     ("robustsentembed", {"engine.checkpoint_activations": True}, 2, "bf16", (1, 4)),
     ("robustsentembed", IN_PART, 0, "fp32", (3,)),
@@ -116,7 +116,6 @@ def outcome(folder):
 def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(
     make_system, attack, tmp_path, step_lines, system, changes, stage, precision, steps
 ):
-    (tmp_path / "dev.csv").write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\n")
     changes = {name: str(tmp_path / value) if name == "dev.data" else value for name, value in changes.items()}
     given = {"engine.zero_stage": stage, "engine.precision": precision, "train.max_steps": NUM_STEPS, **changes}
     config = make_system(system, "run", **given, **{"train.save_every": 1})

@@ -68,10 +68,8 @@ def test_phases_are_the_time_of_a_step(make_config, monkeypatch):
         assert 2 * sum(phases.values()) == end - start
 
 
-def test_a_dev_score_has_a_phase(make_config, tmp_path):
-    pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
-    config = make_config(**{"dev.data": str(pairs), "train.eval_every": 1, "train.max_steps": 2})
+def test_a_dev_score_has_a_phase(make_config, scored_pairs):
+    config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1, "train.max_steps": 2})
     lines = [line for line in lines_of(Trainer(config).fit()) if "loss" in line]
     assert "time/eval" not in lines[0] and lines[1]["time/eval"] > 0
 
