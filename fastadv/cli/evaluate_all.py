@@ -7,9 +7,7 @@ from typing import List
 from fastadv.cli.attack_parts import add_labelled_options, add_text_search_options, labelled_texts, text_search
 from fastadv.cli.parts import add_cache_dir, add_command, add_encoder_options, check_out_folder, count_from, seed
 from fastadv.errors import UserError
-
-# As `fastadv.evaluation.suite.choice.PARTS`, which is not imported before it is needed.
-_PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
+from fastadv.evaluation.suite.choice import PARTS, choose_parts
 
 
 def add_evaluate_all(kinds) -> None:
@@ -26,7 +24,12 @@ def add_evaluate_all(kinds) -> None:
     )
     parser.add_argument("--data", help="a folder in SentEval layout, for sts, transfer, geometry and adv-sts")
     parser.add_argument("--out", required=True, help="a folder for the results; what is done in it is not run again")
-    parser.add_argument("--parts", nargs="+", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="PART",
+        help=f"some of {', '.join(PARTS)} (default: all), or your own, my_package.my_module:MyPart",
+    )
     parser.add_argument(
         "--write_cards", action="store_true", help="write each model's scores into the README.md of its folder"
     )
@@ -72,7 +75,6 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from fastadv.evaluation.suite.choice import choose_parts
     from fastadv.evaluation.suite.report import FILES, short_table
     from fastadv.evaluation.suite.suite import Suite
     from fastadv.evaluation.vectors.vector_cache import checked_cache_folder
@@ -121,7 +123,7 @@ def _write_cards(evaluation: dict) -> bool:
 def _options(arguments: argparse.Namespace, out):
     from fastadv.config.schema import EvaluationConfig
     from fastadv.evaluation.embeddings.settings import AttackSettings
-    from fastadv.evaluation.suite.choice import SuiteOptions
+    from fastadv.evaluation.suite.parts import SuiteOptions
 
     return SuiteOptions(
         out=out,
