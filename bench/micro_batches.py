@@ -47,7 +47,7 @@ def make_step(
     objective = resolve_objective("robustsentembed")(HIDDEN, rtd_generator=generator)
     detection = None
     if generator != "none":
-        detection = build_detection(objective.detection, encoder, lambda: torch.ones(VOCABULARY))
+        detection = build_detection(objective.needs.detection, encoder, lambda: torch.ones(VOCABULARY))
     # PGD alone: a sign step turns rounding into a whole step.
     perturbation = PerturbationConfig(
         norm="l2", rho=1.0, sigma=0.0, epsilon_relative=0.1, alpha=0.5, gamma=0.7, num_steps=num_steps

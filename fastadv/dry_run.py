@@ -144,8 +144,8 @@ def _what_it_costs(config: Config, options: PlanOptions) -> list[str]:
             f"train.batch_size = {batch.num_sentences}: expected at least --num_gpus, {options.num_gpus}: every GPU "
             "takes a share of each batch"
         )
-    if costs.objective.attack_at_epochs is not None:
-        check_attack(costs.objective.attack_at_epochs)
+    if costs.objective.needs.epoch_attack is not None:
+        check_attack(costs.objective.needs.epoch_attack)
     return [
         *_parameters(costs),
         _batch(config, batch, options),

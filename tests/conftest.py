@@ -155,6 +155,7 @@ def make_step(tiny_encoder):
         micro_batch_size=None,
         joint_views=False,
         checkpoint_activations=False,
+        compute_dtype=None,
         on_nonfinite="raise",
         **perturbation,
     ):
@@ -172,7 +173,7 @@ def make_step(tiny_encoder):
         )
         torch.manual_seed(1)
         kind, given = resolve_objective(objective), (encoder.hidden_size,)
-        if kind.uses_labels:
+        if kind.needs.labels:
             from fastadv.encoder.classifier.classification_head import ClassificationHead
 
             # Five classes.
@@ -181,11 +182,11 @@ def make_step(tiny_encoder):
         relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
         settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
         detection = None
-        if built.detection is not None:
+        if built.needs.detection is not None:
             from fastadv.objectives.sentences.rtd import build_detection
 
             counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
-            detection = build_detection(built.detection, encoder, lambda: counts).to(dtype)
+            detection = build_detection(built.needs.detection, encoder, lambda: counts).to(dtype)
         step = Step(
             encoder,
             built,
@@ -193,6 +194,7 @@ def make_step(tiny_encoder):
             detection,
             joint_views=joint_views,
             micro_batch_size=micro_batch_size,
+            compute_dtype=compute_dtype,
             on_nonfinite=on_nonfinite,
         )
         return Recorded(step.train())

@@ -5,6 +5,7 @@ from fastadv.config.values import show
 from fastadv.encoder.classifier.classification_head import POOLINGS_WITH_HEAD
 from fastadv.errors import UserError
 from fastadv.objectives.base import Objective
+from fastadv.objectives.needs import AdversarialView
 
 
 def check_objective(config: Config, objective: type[Objective]) -> None:
@@ -15,18 +16,17 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     """
     _check_labels(config, objective)
     _check_variants(config, objective)
-    _check_method(config, objective)
-    if objective.uses_anchor:
-        _check_start(config)
+    if objective.needs.adversarial is not None:
+        _check_search(config, objective.needs.adversarial)
     _check_dev(config)
 
 
 def _check_variants(config: Config, objective: type[Objective]) -> None:
     """Refuses an objective without the texts it needs, and texts without use for them."""
-    data, wanted = config.data, set(objective.variants)
+    data, wanted = config.data, set(objective.needs.variants)
     needs = {
         "word_sets": bool(wanted & {"fickle", "obstinate"}),
-        "pairs": "adversarial" in wanted and objective.attack_at_epochs is None,
+        "pairs": "adversarial" in wanted and objective.needs.epoch_attack is None,
     }
     made_by = {"word_sets": "a JSON file of `fastadv word-sets`", "pairs": "a CSV of `fastadv attack --write-pairs`"}
     for key, is_needed in needs.items():
@@ -42,37 +42,39 @@ def _check_variants(config: Config, objective: type[Objective]) -> None:
 
 def _check_labels(config: Config, objective: type[Objective]) -> None:
     label_field, name = config.data.label_field, config.objective
-    if objective.uses_labels and label_field is None:
+    if objective.needs.labels and label_field is None:
         raise UserError(
             "data.label_field = null: expected the column of the classes (label, for demo:imdb) where objective is "
             f"{name}"
         )
-    if not objective.uses_labels and label_field is not None:
+    if not objective.needs.labels and label_field is not None:
         from fastadv.objectives.base import SHIPPED, resolve_objective
 
-        supervised = [shipped for shipped in SHIPPED if resolve_objective(shipped).uses_labels]
+        supervised = [shipped for shipped in SHIPPED if resolve_objective(shipped).needs.labels]
         raise UserError(
             f"data.label_field = {show(label_field)}: expected null where objective is {name}, which uses no labels; "
             f"those that do are {', '.join(supervised)}"
         )
-    if objective.uses_labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
+    if objective.needs.labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
         raise UserError(
             f"encoder.pooling = {config.encoder.pooling}: expected {' or '.join(POOLINGS_WITH_HEAD)} where objective "
             f"is {name}, whose classification head reads such vectors"
         )
 
 
-def _check_method(config: Config, objective: type[Objective]) -> None:
-    method, allowed = config.perturbation.method, objective.perturbation_methods
+def _check_search(config: Config, view: AdversarialView) -> None:
+    method, allowed = config.perturbation.method, view.methods
     if allowed is not None and method not in allowed:
         raise UserError(
             f"perturbation.method = {method}: expected {' or '.join(allowed)} where objective is {config.objective}"
         )
+    if view.anchor:
+        _check_start(config)
 
 
 def _check_start(config: Config) -> None:
     perturbation = config.perturbation
-    searched = perturbation.as_mixed()
+    searched = perturbation.resolve()
     if searched.sigma > 0 or searched.reuse == "free":
         return
     if perturbation.method in ("fgm", "fgsm"):

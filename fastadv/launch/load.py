@@ -81,7 +81,7 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
     from fastadv.launch.checks_objective import check_objective
 
     check_objective(config, objective)
-    warn(config, uses_adversary=objective.uses_adversary)
+    warn(config, is_searched=objective.needs.adversarial is not None)
     return config
 
 

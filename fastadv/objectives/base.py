@@ -8,7 +8,7 @@ keep it in a package of your own and pass ``--objective my_package.my_module:MyO
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 import torch
@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
+from fastadv.objectives.needs import Needs
 from fastadv.objectives.ranks import ALONE, Ranks
-
-if TYPE_CHECKING:
-    from fastadv.objectives.sentences.rtd import DetectionOptions
 
 SHIPPED = {
     "simcse": "fastadv.objectives.sentences.simcse:SimCSE",
@@ -88,18 +86,18 @@ class Variant:
     batch: PackedBatch
     """the texts, T' tokens of them"""
     tokens: Optional[Tensor] = None
-    """(T', D) last hidden states; where `uses_tokens`"""
+    """(T', D) last hidden states; where `Needs.tokens`"""
 
 
 @dataclass(frozen=True)
 class SecondViews:
-    """What the second network makes of the same texts; where `uses_second_network`."""
+    """What the second network makes of the same texts; where `Needs.second_network`."""
 
     pooled: Optional[Tensor]
-    """(B, D) h of the clean pass; None without `uses_clean`"""
+    """(B, D) h of the clean pass; None without `Needs.clean`"""
     variants: Mapping[str, Variant]
     tokens: Optional[Tensor] = None
-    """(T, D) last hidden states of the clean pass; where `uses_tokens`"""
+    """(T, D) last hidden states of the clean pass; where `Needs.tokens`"""
 
 
 @dataclass(frozen=True)
@@ -110,30 +108,28 @@ class Views:
     """
 
     query: Optional[Tensor]
-    """(B, D) z, the clean pass under the first dropout mask; None without `uses_clean`"""
+    """(B, D) z, the clean pass under the first dropout mask; None without `Needs.clean`"""
     sentence_ids: Tensor
     """(B,)"""
     positive_keys: Optional[Keys] = None
-    """z+ of the global batch: given positive texts, or a clean pass under the second mask; where `uses_positive`"""
+    """z+ of the global batch: given positive texts, or a clean pass under the second mask; where `Needs.positive`"""
     adversarial: Optional[Tensor] = None
-    """(B, D) z_adv = f(X + delta); where `uses_adversary`"""
+    """(B, D) z_adv = f(X + delta); where `Needs.adversarial`"""
     adversarial_keys: Optional[Keys] = None
-    """z_adv of the global batch; where `uses_adversary` and `uses_keys`"""
-    loss_rtd: Optional[Tensor] = None
-    """scalar L_RTD; where `detection`"""
+    """z_adv of the global batch; where `AdversarialView.keys`"""
     rows_a_rank: Optional[float] = None
     """rows of the global batch over ranks; None on one process, whose B rows are all there are"""
     pooled: Optional[Tensor] = None
-    """(B, D) h of the clean pass, what z is the projection of; None without `uses_clean`"""
+    """(B, D) h of the clean pass, what z is the projection of; None without `Needs.clean`"""
     adversarial_pooled: Optional[Tensor] = None
-    """(B, D) h of the adversarial pass; where `uses_adversary`"""
+    """(B, D) h of the adversarial pass; where `Needs.adversarial`"""
     adversarial_tokens: Optional[Tensor] = None
-    """(T, D) last hidden states of the adversarial pass; where `uses_adversarial_tokens`, and of N passes the last"""
+    """(T, D) last hidden states of the adversarial pass; where `AdversarialView.tokens`, and of N passes the last"""
     anchor: Optional[Tensor] = None
     """(B, D) in the inner loss alone: h of the unperturbed point under the inner passes' masks, a constant; where
-    `uses_anchor`"""
+    `AdversarialView.anchor`"""
     average_logits: Optional[Tensor] = None
-    """(B, C) of the average model, constants; where `uses_average`"""
+    """(B, C) of the average model, constants; where `Needs.average`"""
     labels: Optional[Tensor] = None
     """(B,) int64, the class of each sentence; None where there are none"""
     batch: Optional[PackedBatch] = None
@@ -147,11 +143,11 @@ class Views:
     the last and 0 on the others; 1 where there are no such passes"""
 
     tokens: Optional[Tensor] = None
-    """(T, D) last hidden states of the clean pass; where `uses_tokens`"""
+    """(T, D) last hidden states of the clean pass; where `Needs.tokens`"""
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    """other texts of the sentences by name; those of the objective's `variants` that this epoch has any of"""
+    """other texts of the sentences by name; those of `Needs.variants` that this epoch has any of"""
     second: Optional[SecondViews] = None
-    """the second network's; where `uses_second_network`"""
+    """the second network's; where `Needs.second_network`"""
 
     def mean(self, row_losses: Tensor) -> Tensor:
         """The mean of ``row_losses`` (B,) over the global batch.
@@ -194,24 +190,6 @@ class RunFacts:
     """who else takes part, for state that is shared out"""
 
 
-@dataclass(frozen=True)
-class EpochAttack:
-    """An attack on random training texts at the start of epochs, by the model as it is then (A2T, METHODS 4)."""
-
-    recipe: str = "a2t"
-    """of `fastadv attack --recipe`"""
-    first_epoch: int = 1
-    """the first epoch that begins with one, counted from 0"""
-    share: float = 0.2
-    """of the training texts: it ends once so many are fooled"""
-    max_queries: int = 200
-    """a text"""
-    word_vectors: Optional[str] = None
-    """a file of `fastadv word-sets --vectors_out`, for a recipe that reads it"""
-    attack_data: Optional[str] = None
-    """the folder of `fastadv prepare-attack-data`; None: the usual place"""
-
-
 class Objective(nn.Module):
     """Base of all objectives.
 
@@ -219,43 +197,8 @@ class Objective(nn.Module):
     config's ``objective_options`` are checked against that signature before anything loads.
     """
 
-    uses_positive = True
-    """whether a second clean view z+ is computed"""
-    uses_adversary = False
-    """whether a perturbation is searched and z_adv computed"""
-    uses_keys = True
-    """whether queries are compared with vectors of the global batch, which all ranks then send each other"""
-    uses_clean = True
-    """whether the clean pass is made: not where the loss is of z_adv alone; may be set by the constructor"""
-    uses_anchor = False
-    """whether the inner loss compares with the unperturbed point; may be set by the constructor"""
-    uses_average = False
-    """whether an average of encoder and ``classifier`` over steps is kept, which moves by `decay_of_average` and whose
-    logits the loss has; may be set by the constructor"""
-    uses_adversarial_tokens = False
-    """whether the adversarial pass hands out its token states too"""
-    variants: tuple[str, ...] = ()
-    """other texts of each sentence that the loss needs: fickle (synonyms: the label stays), obstinate (an antonym: it
-    flips), adversarial (an attack's text, of ``data.pairs`` or of `attack_at_epochs`)"""
-    attack_at_epochs: Optional[EpochAttack] = None
-    """where adversarial texts are found anew at epochs"""
-    victim: Optional[str] = None
-    """a trained classifier, by folder or name, whose probabilities the loss has: frozen and outside of the checkpoint;
-    may be set by the constructor. The run then sets `victim_probabilities`"""
-    uses_tokens = False
-    """whether the clean pass and those of variants hand out their token states too"""
-    uses_second_network = False
-    """whether a second encoder, which starts as the first one does, sees all texts too and is trained with it; may be
-    set by the constructor. Its head, `second_classifier`, is given behind the constructor"""
-    uses_labels = False
-    """whether batches have labels, that is, data.label_field names a column; then the constructor is given the
-    classification head behind ``hidden_size`` (`fastadv.objectives.classes.classification`)"""
-    perturbation_methods: Optional[tuple[str, ...]] = None
-    """values of perturbation.method that the system is made of; None: all"""
-    raised_term: Optional[str] = None
-    """under reuse free: the term of the loss that the passes raise, where the last pass has others; None: the loss"""
-    detection: Optional["DetectionOptions"] = None
-    """how replaced token detection runs beside the views, for a loss that has it; may be set by the constructor"""
+    needs = Needs()
+    """What the step and the run compute for the objective."""
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -289,7 +232,7 @@ class Objective(nn.Module):
         """
 
     def decay_of_average(self, step: int) -> float:
-        """What is left of the average model in optimizer step ``step``, counted from 1; where `uses_average`."""
+        """What is left of the average model in optimizer step ``step``, counted from 1; where `Needs.average`."""
         raise NotImplementedError
 
     def exported_beside(self) -> dict[str, nn.Module]:

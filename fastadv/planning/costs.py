@@ -119,15 +119,16 @@ class StepCosts:
     """
 
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
-        self.config, self.search = config, config.perturbation.as_mixed()
+        self.config, self.search = config, config.perturbation.resolve()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
+        self.needs = self.objective.needs
         self.head = Count.of(self.objective.parameters())
         # A reconstructor's run at tokens, the others at sentences; the second network's is the first one's once more.
         apart = ("reconstructor", "second_classifier")
         of_sentences = [part for name, part in self.objective.named_children() if name not in apart]
         self._head_matrices = matrices(of_sentences)
-        self.has_detection = self.objective.detection is not None
+        self.has_detection = self.needs.detection is not None
         self.generator: Optional[ModelShape] = None
         self.generator_head = 0
         if generator_config is not None:
@@ -161,41 +162,44 @@ class StepCosts:
 
     @property
     def second_encoder(self) -> Count:
-        return self.encoder.parameters if self.objective.uses_second_network else Count()
+        return self.encoder.parameters if self.needs.second_network else Count()
 
     @property
     def num_other_passes(self) -> int:
         """Of other texts of the sentences, and the second network's of all texts."""
-        num_variants = len(self.objective.variants)
-        return num_variants + self.objective.uses_second_network * (self.objective.uses_clean + num_variants)
+        num_variants = len(self.needs.variants)
+        return num_variants + self.needs.second_network * (self.needs.clean + num_variants)
 
     @property
     def num_clean_views(self) -> int:
         """z, z+ (drawn or given), and a given hard negative."""
-        has_hard_negative = self.config.data.negative_field is not None
-        return self.objective.uses_clean + (1 + has_hard_negative if self.objective.uses_positive else 0)
+        return self.needs.clean + self.num_positive_views
+
+    @property
+    def num_positive_views(self) -> int:
+        """Views that z is compared with: z+ (drawn or given), and a given hard negative."""
+        return 1 + (self.config.data.negative_field is not None) if self.needs.positive else 0
 
     @property
     def num_key_sets(self) -> int:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
-        if not self.objective.uses_keys:
-            return num_own_key_sets(self.objective)
-        num_adversarial = self.search.num_inner_steps if self.search.reuse == "free" else 1
-        return self.num_clean_views - 1 + num_adversarial * self.objective.uses_adversary
+        num_passes = self.search.num_steps if self.search.reuse == "free" else 1
+        has_adversarial_keys = self.needs.adversarial is not None and self.needs.adversarial.keys
+        return self.num_positive_views + num_passes * has_adversarial_keys + num_own_key_sets(self.objective)
 
     @property
     def num_outer_views(self) -> int:
         """Passes whose graphs are alive together when the backward pass begins; D's is counted apart."""
         num_clean = self.num_clean_views + self.num_other_passes
-        return num_clean + (self.objective.uses_adversary and self.search.reuse != "free")
+        return num_clean + (self.needs.adversarial is not None and self.search.reuse != "free")
 
     @property
     def has_clean_graph(self) -> bool:
         """Whether the first inner gradient comes from z's own graph."""
         search = self.search
         return (
-            self.objective.uses_adversary
-            and self.objective.uses_clean
+            self.needs.adversarial is not None
+            and self.needs.clean
             and search.reuse in ("exact", "adaptive")
             and search.sigma == 0
             and not search.use_eta
@@ -222,43 +226,44 @@ class StepCosts:
             num_masked: tokens that the generator refills; None: those that ``rtd_mask_ratio`` takes on average.
         """
         is_cls = self.config.encoder.pooling == "cls"
-        is_cls = is_cls and not self.objective.uses_tokens
+        is_cls = is_cls and not self.needs.tokens
         passes, graded = Passes(self.encoder, batch, is_cls), self.encoder.embeddings.trained > 0
         head = 2.0 * batch.num_sentences * self._head_matrices.total
         outer = passes.outer(graded) + 3 * head
-        # Passes whose token states are read run their last layer at all tokens.
-        attacked_passes = Passes(self.encoder, batch, False) if self.objective.uses_adversarial_tokens else passes
         compared = 2.0 * batch.num_sentences**2 * self.encoder.hidden_size
         found = {"clean views": self.num_clean_views * outer}
         # Other texts are taken to be as long as the sentences.
-        num_variants = len(self.objective.variants)
+        num_variants = len(self.needs.variants)
         if num_variants:
             found["other texts"] = num_variants * outer
-        if self.objective.uses_second_network:
+        if self.needs.second_network:
             found["second network"] = (self.num_other_passes - num_variants) * outer
-        if self.objective.uses_adversary:
+        if self.needs.adversarial is not None:
+            # Passes whose token states are read run their last layer at all tokens.
+            reads_tokens = self.needs.adversarial.tokens
+            attacked_passes = Passes(self.encoder, batch, False) if reads_tokens else passes
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if self.search.reuse == "free":
                 outer_of_x = attacked_passes.outer(True) + 3 * head
-                found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
+                found["passes that search and train"] = self.search.num_steps * outer_of_x
             else:
                 # Supervised systems attack the cross-entropy, which compares nothing.
-                attacked = 0.0 if self.objective.uses_labels else compared
+                attacked = 0.0 if self.needs.labels else compared
                 gradient = forward + by_input + 2 * attacked
                 reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * attacked
-                if self.objective.uses_anchor:
+                if self.needs.adversarial.anchor:
                     gradient, reference = gradient + head, reference + head
                 found["inner steps"] = self._inner(gradient, reference, forward, num_gradients, is_probe)
-                if self.objective.uses_anchor and self.search.inner_dropout == "off" and self.encoder.dropout > 0:
+                if self.needs.adversarial.anchor and self.search.inner_dropout == "off" and self.encoder.dropout > 0:
                     # The clean pass has masks that inner steps have not.
                     found["inner steps"] += passes.forward()
                 found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
-        others = 0 if self.objective.uses_labels else 1 + self.objective.uses_adversary
+        others = 0 if self.needs.labels else 1 + (self.needs.adversarial is not None)
         contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
-        repeated = self.search.num_inner_steps if "passes that search and train" in found else 1
+        repeated = self.search.num_steps if "passes that search and train" in found else 1
         found["contrastive losses"] = 3 * contrasts * repeated * compared
         found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
-        if self.objective.uses_average:
+        if self.needs.average:
             found["average model"] = passes.forward() + head
         if self.victim is not None:
             found["victim"] = Passes(self.victim, batch, is_cls).forward()
@@ -275,7 +280,7 @@ class StepCosts:
         is_probe: Optional[bool],
     ) -> float:
         search = self.search
-        num_steps = search.num_inner_steps
+        num_steps = search.num_steps
         points = 2 if search.gradient == "separate" and search.rho not in (0, 1) else 1
         if search.reuse == "none":
             return num_steps * points * (2 if search.use_eta else 1) * reference
@@ -311,8 +316,8 @@ class StepCosts:
         total = times * self.num_outer_views * passes.forward()
         if self.has_detection:
             total += times * Passes(self.encoder, batch, False).forward()
-        if is_checkpointed and self.objective.uses_adversary:
-            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+        if is_checkpointed and self.needs.adversarial is not None:
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_steps
             total += gradients * passes.forward()
         return total
 
@@ -321,7 +326,7 @@ def _objective_of(config: Config, hidden_size: int) -> Objective:
     """The objective, on the meta device where its constructor can do without numbers."""
     objective = resolve_objective(config.objective)
     given = (hidden_size,)
-    if objective.uses_labels:
+    if objective.needs.labels:
         # Of how many classes only the data know, where no names are given.
         num_classes = len(config.data.label_names or "01")
         with torch.device("meta"):
@@ -332,7 +337,7 @@ def _objective_of(config: Config, hidden_size: int) -> Objective:
             made = make()
     except (RuntimeError, NotImplementedError):
         made = make()
-    if made.uses_second_network:
+    if made.needs.second_network:
         made.second_classifier = copy.deepcopy(made.classifier)
     return made
 

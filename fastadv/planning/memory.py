@@ -76,7 +76,7 @@ def memory(
             host += width * total / num_ranks
         else:
             weights += piece
-    if costs.objective.uses_average:
+    if costs.needs.average:
         # Whole on every rank.
         weights += 4 * total
     optimizer = (8 + (4 if stage > 0 else 0)) * share
@@ -85,7 +85,7 @@ def memory(
         # Gradients go there too, in float32, to be applied there.
         host, optimizer = host + optimizer + 4 * share, 0.0
         gradients = 0.0 if stage > 1 else gradients
-    if costs.objective.uses_adversary and costs.search.reuse == "free":
+    if costs.needs.adversarial is not None and costs.search.reuse == "free":
         # Passes collect what they find beside what the last backward delivers.
         gradients += 4 * trained
     kept = activations(costs, batch, num_ranks, is_fused)
@@ -96,10 +96,10 @@ def memory(
     if stage == 0 and is_half:
         none = type(encoder.body)()
         copied = encoder.body + (encoder.body if costs.has_detection else none)
-        copied += encoder.body if costs.objective.uses_second_network else none
+        copied += encoder.body if costs.needs.second_network else none
         buffers += 2 * (copied.total + copied.trained)
     num_of_victim = 0 if costs.victim is None else costs.victim.parameters.total
-    has_table = costs.objective.uses_adversary and costs.search.use_eta
+    has_table = costs.needs.adversarial is not None and costs.search.use_eta
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -118,10 +118,11 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     config, encoder = costs.config, costs.encoder
     own = replace(batch, num_sentences=-(-batch.num_sentences // num_ranks), num_tokens=batch.num_tokens / num_ranks)
     perturbations = 0.0
-    if costs.objective.uses_adversary:
+    if costs.needs.adversarial is not None:
         # delta of both chains, their mix, eta, the point, its gradient.
         perturbations = 6 * 4 * own.num_tokens * encoder.embedding_size
-    num_sets = costs.num_clean_views - 1 + costs.objective.uses_adversary if costs.objective.uses_keys else 0
+    has_adversarial_keys = costs.needs.adversarial is not None and costs.needs.adversarial.keys
+    num_sets = costs.num_positive_views + has_adversarial_keys
     keys = 2 * 4 * num_sets * batch.num_sentences * encoder.hidden_size
     is_cut = is_cut_up(config, batch, num_ranks)
     if is_cut:
@@ -135,9 +136,9 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     else:
         outer, num_waiting = costs.num_outer_views * graph.of_view() + of_detection, costs.num_clean_views
     inner = 0.0
-    if costs.objective.uses_adversary and costs.search.reuse == "free":
+    if costs.needs.adversarial is not None and costs.search.reuse == "free":
         outer = inner = (costs.num_clean_views + 1) * graph.of_view()
-    elif costs.objective.uses_adversary and costs.search.num_inner_steps > 0:
+    elif costs.needs.adversarial is not None and costs.search.num_steps > 0:
         is_full = costs.search.reuse == "none"
         inner = num_waiting * graph.of_view() + graph.of_inner_step(is_full)
     return perturbations + keys + max(outer, inner) + graph.of_layer_run_again()

@@ -66,7 +66,7 @@ def traffic(
         ("keys", "all_gather", num_sets * rows * (8 + hidden * narrow)),
         ("gradients of keys", "all_reduce", num_sets * rows * hidden * 4),
     ]
-    if costs.objective.uses_adversary:
+    if costs.needs.adversarial is not None:
         found.append(("non-finite rows", "all_gather", 8 * rows))
         if costs.search.use_eta:
             # Each row as the rank with most words has them: its id, their count, and the sum.
@@ -80,7 +80,7 @@ def traffic(
         found.append(("weights", "all_gather", parameters.trained * narrow))
     elif stage == 3:
         found.append(("weights", "all_gather", parameters.total * narrow))
-    if costs.objective.uses_average and (stage == 3 or (stage > 0 and narrow < 4)):
+    if costs.needs.average and (stage == 3 or (stage > 0 and narrow < 4)):
         # Of what is trained, in full precision; stages 1 and 2 have it whole but in bfloat16.
         found.append(("average model", "all_gather" if stage == 3 else "all_reduce", 4 * parameters.trained))
     norms = {0: 0, 1: 8, 2: 8, 3: 16}[stage]

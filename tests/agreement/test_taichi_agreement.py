@@ -1,22 +1,23 @@
 """TaiChi as `Step` runs it in float64, against its numpy transcription, which shares nothing with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fastadv.errors import UserError
+from fastadv.objectives.needs import Needs
 from fastadv.objectives.texts.taichi import TaiChi, kl_divergence
-from tests.oracle.comparison import RELATIVE_TOLERANCE, random_moves
-from tests.oracle.mutants import taichi_mutants
+from tests.oracle.comparison import FAR_ABOVE_ROUNDING, RELATIVE_TOLERANCE, random_moves
+from tests.oracle.mutants import planting
 from tests.oracle.texts import taichi
 from tests.oracle.texts.taichi import ADVERSARIAL, CLEAN, TERMS, TaiChiOptions, make_parameters
 from tests.oracle.texts.taichi_cases import BATCHES, CASES, Case
 from tests.oracle.texts.taichi_torch import TaiChiRun, batch_of, torch_steps
 from tests.oracle.transcription import parameter_gradient, parameter_slope
 
-FAR_ABOVE_ROUNDING = 1e-5
-PLANTED = [(mutant, name) for mutant, names in taichi_mutants.MUTANTS.items() for name in names]
 NAMES = {
     "ce_clean": "loss_clean",
     "ctr_clean": "loss_contrast_clean",
@@ -72,9 +73,9 @@ def test_the_gradient_by_every_parameter_of_both_networks_agrees(name):
     assert networks == one.get(case.options.ablation, {CLEAN, ADVERSARIAL})
 
 
-@pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
+@planting.parametrized("taichi")
 def test_mutant_of_the_transcription_is_seen(mutant, name):
-    assert max(gaps(name, mutant).values()) > FAR_ABOVE_ROUNDING
+    assert max(gaps(name, planting.transcribed(mutant, taichi.TaiChi)).values()) > FAR_ABOVE_ROUNDING
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -137,8 +138,8 @@ def test_views_of_half_precision_give_a_float32_contrast():
 @pytest.mark.parametrize("ablation", TERMS)
 def test_a_second_network_where_the_loss_has_one(ablation):
     objective = TaiChi(4, nn.Linear(4, 5), ablation=ablation)
-    assert objective.uses_second_network == (ablation in ("none", "no_kl", "no_ctr"))
-    assert objective.variants == ("adversarial",) and not objective.uses_adversary and not objective.uses_keys
+    assert objective.needs.second_network == (ablation in ("none", "no_kl", "no_ctr"))
+    assert replace(objective.needs, second_network=False) == Needs(labels=True, variants=("adversarial",))
 
 
 def test_the_order_of_rows_has_no_say():

@@ -47,7 +47,7 @@ def walk(objective, num_steps, rows=(0, 1, 2, 3)):
     found = []
     for number in range(num_steps):
         views = views_of(rows, number)
-        if not objective.uses_clean:
+        if not objective.needs.clean:
             views = replace(views, pooled=None)
         _, terms = objective.loss(views)
         objective.commit()

@@ -2,7 +2,6 @@
 
 import sys
 import textwrap
-from dataclasses import replace
 
 import pytest
 import torch
@@ -58,18 +57,6 @@ def test_uscal_is_two_single_set_losses():
     torch.testing.assert_close(terms["loss_contrastive"], single(positive))
     torch.testing.assert_close(terms["loss_adversarial"], single(adversarial))
     torch.testing.assert_close(loss, single(positive) + 0.25 * single(adversarial))
-
-
-def test_robustsentembed_adds_the_weighed_detection_loss():
-    query, positive, adversarial = unit(5, D), unit(5, D), unit(5, D)
-    ids = torch.arange(5)
-    objective = resolve_objective("robustsentembed")(D, rtd_generator="unigram", weight_rtd=0.5)
-    assert objective.detection.generator == "unigram"
-    views = Views(query, ids, Keys(positive, ids), adversarial, Keys(adversarial, ids))
-    plain, _ = objective.loss(views)
-    loss, terms = objective.loss(replace(views, loss_rtd=torch.tensor(3.0, dtype=torch.float64)))
-    torch.testing.assert_close(loss, plain + 1.5)
-    assert terms["loss_rtd"] == 3
 
 
 def test_the_inner_loss_sums_rows_and_each_row_stands_alone():

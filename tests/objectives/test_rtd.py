@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fastadv.data.packing import PackedBatch
-from fastadv.objectives.sentences.rtd import DetectionOptions, ReplacedTokenDetection, build_detection, choose_masked
+from fastadv.objectives.needs import DetectionOptions
+from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection, choose_masked
 from tests.engine.step.dispatch import RefuseDataDependence
 
 RTD = {"rtd_generator": "unigram", "weight_rtd": 0.5}

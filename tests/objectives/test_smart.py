@@ -8,6 +8,7 @@ from fastadv.errors import UserError
 from fastadv.launch.load import load_config
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.smart import SMART, symmetric_kl
+from fastadv.objectives.needs import Needs
 
 LABELS = torch.tensor([3, 0, 4, 1, 2, 2])
 
@@ -49,7 +50,7 @@ def test_a_weight_of_zero_leaves_a_part_out():
     views = make_views(adversarial_pooled=None, average_logits=None)
     objective = make(weight_smoothness=0.0, weight_momentum=0.0)
     loss, terms = objective.loss(views)
-    assert not (objective.uses_adversary or objective.uses_anchor or objective.uses_average)
+    assert objective.needs == Needs(labels=True)
     assert list(terms) == ["loss_clean"] and loss == terms["loss_clean"]
 
 

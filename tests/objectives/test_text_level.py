@@ -40,9 +40,9 @@ def views(objective, pooled, of_variants, is_present=PRESENT, **others):
     variants = {
         name: Variant(vectors_of, is_present, packed(), None)
         for name, vectors_of in of_variants.items()
-        if name in objective.variants
+        if name in objective.needs.variants
     }
-    clean = {"query": pooled, "pooled": pooled} if objective.uses_clean else {"query": None}
+    clean = {"query": pooled, "pooled": pooled} if objective.needs.clean else {"query": None}
     return Views(
         **clean, sentence_ids=torch.arange(NUM_ROWS), labels=LABELS, batch=packed(), variants=variants, **others
     )
@@ -55,7 +55,7 @@ def cross_entropy(objective, pooled, reduction="none"):
 def test_safer_reads_the_fickle_text_of_every_row():
     """Of a missing one the run gives the vector of the sentence."""
     objective = make("safer")
-    assert not objective.uses_clean and objective.variants == ("fickle",)
+    assert not objective.needs.clean and objective.needs.variants == ("fickle",)
     loss, terms = objective.loss(views(objective, None, {"fickle": vectors(1)}))
     # A sum that is divided and a mean may round apart.
     assert loss.item() == pytest.approx(float(cross_entropy(objective, vectors(1), "mean").detach()), rel=1e-14)
@@ -74,7 +74,7 @@ def test_an_attacked_text_counts_what_a_clean_one_does(name):
 
 def test_base_adv_is_the_mean_over_attacked_texts():
     objective, attacked = make("base_adv"), vectors(1).requires_grad_()
-    assert not objective.uses_clean
+    assert not objective.needs.clean
     loss, _ = objective.loss(views(objective, None, {"adversarial": attacked}))
     assert loss.item() == pytest.approx(float(cross_entropy(objective, attacked)[PRESENT].mean().detach()), rel=1e-14)
     nothing, _ = objective.loss(views(objective, None, {"adversarial": attacked}, torch.zeros_like(PRESENT)))
@@ -156,7 +156,7 @@ def test_distances_of_token_states(kind):
         for of_one in (lengths, variant_lengths)
     )
     objective = make("bat_pairwise", distance_of=kind, weight_obstinate=0.0)
-    assert objective.uses_tokens and objective.variants == ("fickle",)
+    assert objective.needs.tokens and objective.needs.variants == ("fickle",)
     variant = Variant(vectors(1), PRESENT, packed(variant_lengths), others)
     given = Views(
         query=vectors(0),
@@ -203,19 +203,19 @@ def test_equal_texts_have_distance_0_and_a_finite_gradient(name):
 
 
 def test_texts_that_no_weight_counts_are_not_drawn():
-    assert make("bat_pairwise").variants == ("fickle", "obstinate")
-    assert make("bat_pairwise", weight_fickle=0.0).variants == ("obstinate",)
+    assert make("bat_pairwise").needs.variants == ("fickle", "obstinate")
+    assert make("bat_pairwise", weight_fickle=0.0).needs.variants == ("obstinate",)
     neither = make("bat_pairwise", weight_fickle=0.0, weight_obstinate=0.0)
-    assert neither.variants == ()
+    assert neither.needs.variants == ()
     x = vectors(0)
     assert neither.loss(views(neither, x, {}))[0] == cross_entropy(neither, x, "mean")
-    assert make("bat_triplet").variants == ("fickle", "obstinate") and not make("bat_triplet").uses_tokens
+    assert make("bat_triplet").needs.variants == ("fickle", "obstinate") and not make("bat_triplet").needs.tokens
 
 
 def test_a2t_says_when_to_attack():
-    asked = make("a2t", num_clean_epochs=2, share=0.1, max_queries=50).attack_at_epochs
+    asked = make("a2t", num_clean_epochs=2, share=0.1, max_queries=50).needs.epoch_attack
     assert (asked.first_epoch, asked.share, asked.max_queries, asked.recipe) == (2, 0.1, 50, "a2t")
-    assert make("ada").attack_at_epochs is None
+    assert make("ada").needs.epoch_attack is None
 
 
 @pytest.mark.parametrize(

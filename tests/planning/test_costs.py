@@ -111,14 +111,14 @@ def make_step(config, hf_config, of_encoder=(), of_step=()):
     if asked.num_frozen_layers is not None:
         freeze_layers(encoder.hf, asked.num_frozen_layers)
     kind, given = resolve_objective(config.objective), (encoder.hidden_size,)
-    if kind.uses_labels:
+    if kind.needs.labels:
         given = (*given, ClassificationHead(encoder.hidden_size, 2))
     objective = kind(*given, **config.objective_options)
     objective.begin(RunFacts(num_rows=24, batches_per_epoch=1, total_steps=20))
     detection = None
-    if objective.detection is not None:
+    if objective.needs.detection is not None:
         counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
-        detection = build_detection(objective.detection, encoder, lambda: counts)
+        detection = build_detection(objective.needs.detection, encoder, lambda: counts)
     return Step(encoder, objective, config.perturbation, detection, **dict(of_step)).train()
 
 

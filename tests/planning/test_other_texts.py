@@ -40,7 +40,7 @@ def make(options, hf_config=None):
     hidden = encoders[0].hidden_size
     objective = resolve_objective("taichi")(hidden, LinearHead(hidden, 2), **options)
     second = None
-    if objective.uses_second_network:
+    if objective.needs.second_network:
         second, objective.second_classifier = encoders[1], LinearHead(hidden, 2)
     step = Step(encoders[0], objective, config.perturbation, second=second).train()
     batch = make_batch()

@@ -109,7 +109,7 @@ PARTS = {
 
 def expected_of(encoder_folder, case, stage, precision, num_ranks, num_words):
     objective, options, perturbation = CASES[case]
-    if not resolve_objective(objective).uses_labels:
+    if not resolve_objective(objective).needs.labels:
         options = {**options, "temperature": 0.5}
     config = Config(objective=objective, objective_options=options)
     config.data.label_names = [str(name) for name in range(NUM_CLASSES)]

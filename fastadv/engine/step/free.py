@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.inner_loss import kept_buffers
 from fastadv.objectives.base import Keys, Views
 from fastadv.perturbation import Perturbation
 from fastadv.perturbation.freelb import free_passes, with_gradients
+from fastadv.perturbation.trace import Trace
 
 if TYPE_CHECKING:
     from fastadv.engine.step.step import Step
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 def free_loss(
     step: "Step", x: Tensor, batch: PackedBatch, views: Views, eta: Optional[Tensor]
-) -> tuple[Tensor, dict[str, Tensor], Perturbation, Optional[Tensor]]:
+) -> tuple[Tensor, dict[str, Tensor], Perturbation]:
     """The mean of the passes' losses, with a graph that delivers their gradients.
 
     Args:
@@ -34,25 +36,24 @@ def free_loss(
         eta: (T, E) start of the token-level perturbation, or None.
 
     Returns:
-        the loss (a scalar); its terms, means over passes; the last pass's perturbation; and what L_RTD counts in the
-        loss, None where the objective has none: it is not part of any pass, since it wants the eta they end with.
+        the loss (a scalar); its terms, means over passes; and the last pass's perturbation.
     """
     encoder, objective, leaves = step.encoder, step.objective, _Leaves()
     parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
     # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
     # the last pass leaves its one backward to the engine, and what the others found arrives with it.
-    keeps_last = step.graphs_serve_once
-    num_passes = step.perturbation.num_inner_steps
+    keeps_last = is_cut_up(encoder)
+    num_passes = step.search.num_steps
     shared = replace(
         views,
         query=leaves.of(views.query),
         pooled=leaves.of(views.pooled),
         positive_keys=leaves.of_keys(views.positive_keys),
     )
-    loss_rtd = None if step.detection is None else torch.zeros((), dtype=x.dtype, device=x.device).requires_grad_()
     terms: dict[str, list[Tensor]] = defaultdict(list)
     raised: list[Tensor] = []
-    start = step.search.adversary.start(x.detach(), batch, eta)
+    adversary = step.search.adversary
+    trace = Trace(*adversary.start(x.detach(), batch, eta))
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
 
@@ -60,34 +61,26 @@ def free_loss(
         is_first, is_last = t == 1, t == num_passes
         with nullcontext() if is_first else masks.again(), nullcontext() if is_first else kept_buffers(objective):
             tokens = None
-            if objective.uses_adversarial_tokens:
+            if objective.needs.adversarial.tokens:
                 # In every pass: where first tokens alone are encoded, the last layer's masks are of another shape.
                 pooled, tokens = encoder.encode_with_tokens(points, batch)
                 tokens = tokens if is_last else None
             else:
                 pooled = encoder.encode(points, batch)
             last_pass = float(num_passes) if is_last else 0.0
-            of_pass = replace(views if keeps_last and is_last else shared, loss_rtd=loss_rtd, last_pass=last_pass)
+            of_pass = replace(views if keeps_last and is_last else shared, last_pass=last_pass)
             of_pass = step.with_adversarial(of_pass, pooled, tokens)
             loss, found = objective.loss(of_pass)
         if is_last:
             step.watch.see("z_adv", of_pass.adversarial)
         for name, value in found.items():
             terms[name].append(value)
-        if objective.raised_term is not None:
-            raised.append(found[objective.raised_term])
+        if objective.needs.adversarial.raised_term is not None:
+            raised.append(found[objective.needs.adversarial.raised_term])
         return loss
 
-    inputs = [*leaves.made, *parameters, *([] if loss_rtd is None else [loss_rtd])]
-    passes = free_passes(start, x, loss_of_pass, inputs, keeps_last, raised)
-    gradients, weight_rtd = list(passes.by_inputs), None
-    if loss_rtd is not None:
-        weight_rtd = gradients.pop()
-        if passes.last is not None:
-            # On the way to L_RTD alone, so that no pass runs backward here.
-            (of_last,) = torch.autograd.grad(passes.last, loss_rtd, retain_graph=True)
-            weight_rtd = of_last if weight_rtd is None else weight_rtd + of_last
-    of_views, of_parameters = gradients[: len(leaves.made)], gradients[len(leaves.made) :]
+    passes = free_passes(adversary, trace, x, loss_of_pass, [*leaves.made, *parameters], keeps_last, raised)
+    of_views, of_parameters = passes.by_inputs[: len(leaves.made)], passes.by_inputs[len(leaves.made) :]
     # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.
     read = [(view, grad) for view, grad in zip(leaves.originals, of_views, strict=True) if grad is not None]
     read += [(x, passes.by_x)] if x.requires_grad else []
@@ -95,7 +88,7 @@ def free_loss(
     loss = with_gradients(passes.value, delivered, [*[grad for _, grad in read], *of_parameters])
     if passes.last is not None:
         loss = loss + passes.last
-    return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, passes.found, weight_rtd
+    return loss, {name: torch.stack(values).mean() for name, values in terms.items()}, passes.found
 
 
 class _Leaves:

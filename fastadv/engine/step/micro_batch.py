@@ -20,7 +20,7 @@ from fastadv.encoder.recompute import recomputed
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.variant_passes import Passed, encode_texts, encode_variants
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 
 if TYPE_CHECKING:
     from fastadv.engine.step.step import Step
@@ -84,18 +84,18 @@ class MicroBatch:
         """The clean passes: z's, z+'s, that of given hard negatives, those of variants, and the second network's."""
         self._encode_sentences()
         step, batch = self._step, self.batch
-        uses_tokens = step.objective.uses_tokens
+        uses_tokens = step.objective.needs.tokens
         self.variants = encode_variants(lambda texts: self._run(self._encode_text, texts, uses_tokens), batch)
         if step.second is not None:
             anew = partial(self._run, encode_texts, step.second)
-            self.second = anew(batch, uses_tokens) if step.objective.uses_clean else (None, None)
+            self.second = anew(batch, uses_tokens) if step.objective.needs.clean else (None, None)
             self.second_variants = encode_variants(lambda texts: anew(texts, uses_tokens), batch)
 
     def _encode_sentences(self) -> None:
         batch, objective = self.batch, self._step.objective
         embed = self._step.encoder.embedder(batch) if self.is_only else None
         self.pooled = self.positive = self.hard_negative = self.tokens = None
-        if not objective.uses_clean:
+        if not objective.needs.clean:
             # Masks of X's alone; inner steps with frozen dropout have those that come first behind it.
             with nullcontext() if self.is_only else torch.no_grad():
                 self._embed_first(batch, embed)
@@ -106,9 +106,9 @@ class MicroBatch:
         else:
             self.pooled, self.tokens = self._run(self._encode_query, batch, embed)
             self.keys_masks = DropoutReplay(batch.input_ids.device)
-            if objective.uses_positive:
+            if objective.needs.positive:
                 self.positive = self._run(self._encode_positive, batch, embed)
-        if objective.uses_positive and batch.hard_negative is not None:
+        if objective.needs.positive and batch.hard_negative is not None:
             self.hard_negative = self._run(self._encode_anew, batch.hard_negative)
 
     def keys_anew(self) -> list[Optional[Tensor]]:
@@ -127,7 +127,7 @@ class MicroBatch:
     def encode_adversarial(self, delta: Tensor) -> tuple[Tensor, Optional[Tensor]]:
         """h (b, D) of X + delta (t, E), under a mask of its own; and its last states (t, D), where asked for."""
         batch, step = self.batch, self._step
-        if step.objective.uses_adversarial_tokens:
+        if step.objective.needs.adversarial.tokens:
             return self._run(lambda: step.encoder.encode_with_tokens(perturbed(self.x(), delta), batch))
         return self._run(lambda: step.encode(perturbed(self.x(), delta), batch)), None
 
@@ -144,7 +144,7 @@ class MicroBatch:
         x = self._embed_first(batch, embed)
         self.masks = DropoutReplay(x.device)
         step = self._step
-        if step.objective.uses_tokens:
+        if step.objective.needs.tokens:
             return step.encoder.encode_with_tokens(x, batch)
         return step.encode(x, batch), None
 

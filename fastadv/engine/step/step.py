@@ -4,9 +4,9 @@
     X+ = embed(batch)    z+ = encode(X+)       mask m2, or a given positive text; gathered over ranks: the keys
     delta, eta = search  encode(X + delta + eta) against the keys, constants
     z_adv = encode(X + delta)                  a mask of its own, X's graph kept
-    L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
+    L_RTD = detection(batch, h, eta)           where the objective has replaced token detection, with its weight
     other texts of the sentences, and the second network's passes, where the objective asks for them
-    loss  = objective(z, z+, z_adv, L_RTD)
+    loss  = objective(z, z+, z_adv) + weight * L_RTD
 
 Each rank's share may pass in pieces (``micro_batch.py``); z, z+ and z_adv of all of them meet in the loss. Under
 ``reuse: free`` the search and z_adv's pass are one thing (``free.py``).
@@ -24,7 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from fastadv.config.schema import PerturbationConfig
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.average import AverageModel
 from fastadv.engine.step.batch_search import BatchSearch
 from fastadv.engine.step.compiled_passes import CompiledPasses
@@ -36,7 +38,7 @@ from fastadv.engine.step.row_watch import RowWatch
 from fastadv.engine.step.variant_passes import joined, joined_variants
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Keys, Objective, SecondViews, Views
-from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation
+from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation, Search
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -50,25 +52,26 @@ class Step(nn.Module):
             dropout=None)`` → (B, D), ``vocab_size`` and ``embedding_size``; dropout False turns it off, None leaves it
             to the training mode.
         objective: views and losses.
-        perturbation: the search, for an objective that uses an adversary.
-        detection: for an objective with ``detection``: called with (batch, h, z, eta), gives L_RTD and its metrics.
+        perturbation: every setting of the search, as configured or resolved, for an objective that uses an adversary.
+        detection: for an objective with ``Needs.detection``: called with (batch, h, z, eta), gives L_RTD and its
+            metrics.
         compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
         micro_batch_size: sentences that pass through the encoder at a time; None: all. Not with ``reuse`` none or free,
             and not with ``compile``.
-        second: the second encoder, for an objective with ``uses_second_network``.
+        second: the second encoder, for an objective with ``Needs.second_network``.
         on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
+        search: how a perturbation moves; None: the shipped search.
+        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
         whole: the last forward's batch over all ranks.
-        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
         fault: what it met then.
         watch: the last forward's vectors, and which of them went wrong.
         clock: times the search and z_adv's pass, where one is given.
-        graphs_serve_once: whether no gradient may be taken through a graph that another will be taken through.
         average: of encoder and classifier over steps, for an objective that uses it, else None.
     """
 
@@ -76,22 +79,24 @@ class Step(nn.Module):
         self,
         encoder: nn.Module,
         objective: Objective,
-        perturbation: PerturbationConfig,
+        perturbation: PerturbationConfig | SearchPlan,
         detection: Optional[nn.Module] = None,
         compile: str = "none",
         joint_views: Optional[bool] = False,
         micro_batch_size: Optional[int] = None,
         second: Optional[nn.Module] = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
+        search: Search | None = None,
+        compute_dtype: Optional[torch.dtype] = None,
     ):
         super().__init__()
-        if (detection is None) != (objective.detection is None):
+        if (detection is None) != (objective.needs.detection is None):
             raise ValueError("a detection is given exactly where the objective asks for one")
-        if (second is None) == objective.uses_second_network:
+        if (second is None) == objective.needs.second_network:
             raise ValueError("a second network is given exactly where the objective asks for one")
         self.encoder = encoder
         self.objective = objective
-        self.perturbation = perturbation.as_mixed()
+        self.plan = perturbation.resolve() if isinstance(perturbation, PerturbationConfig) else perturbation
         self.detection = detection
         self.second = second
         self._joint_views = joint_views
@@ -102,16 +107,15 @@ class Step(nn.Module):
         self.fault: Optional[NonFiniteGradient] = None
         self.watch = RowWatch()
         self.clock = no_clock
-        self.graphs_serve_once = False
-        self.compute_dtype: Optional[torch.dtype] = None
+        self.compute_dtype = compute_dtype
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
-        if objective.uses_adversary:
-            self.search = BatchSearch(perturbation, encoder, objective, compile)
+        if objective.needs.adversarial is not None:
+            self.search = BatchSearch(self.plan, encoder, objective, compile, search)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: Optional[AverageModel] = None
-        if objective.uses_average:
+        if objective.needs.average:
             self.average = AverageModel(encoder, objective.classifier, objective.decay_of_average)
 
     @property
@@ -155,7 +159,7 @@ class Step(nn.Module):
             piece.encode_clean()
         pooled = joined([piece.pooled for piece in pieces])
         query, keys = None if pooled is None else objective.project(pooled), None
-        if objective.uses_positive:
+        if objective.needs.positive:
             positive = joined([piece.positive for piece in pieces])
             keys = self._keys(batch, positive, joined([piece.hard_negative for piece in pieces]))
         views = Views(
@@ -178,13 +182,13 @@ class Step(nn.Module):
             self.watch.see_keys("z+", keys)
         for name, variant in views.variants.items():
             self.watch.see(f"h of {name}", variant.pooled)
-        etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
+        etas, is_free = [None] * len(pieces), search is not None and self.plan.reuse == "free"
         if search is not None:
             search.begin()
         if is_free:
             with self.clock("search"):
                 start = search.start_of_eta(batch)
-                loss, terms, found, weight_rtd = free_loss(self, pieces[0].x(), batch, views, start)
+                loss, terms, found = free_loss(self, pieces[0].x(), batch, views, start)
             search.record(found, batch)
             etas = [found.eta]
         elif search is not None:
@@ -207,23 +211,23 @@ class Step(nn.Module):
             if views.adversarial is not None:
                 # Behind the search's own faults, which it would follow from.
                 self.watch.see("z_adv", views.adversarial)
-        if self.detection is not None:
-            views = replace(views, loss_rtd=self._detect(batch, pieces, query, etas))
-        if is_free and self.detection is not None:
-            loss = loss + weight_rtd * views.loss_rtd
-            terms["loss_rtd"] = views.loss_rtd.detach()
+        # With the perturbation that the search ended with, so it is no part of a pass under reuse free.
+        loss_rtd = None if self.detection is None else self._detect(batch, pieces, query, etas)
         if not is_free:
             loss, terms = objective.loss(views)
+        if loss_rtd is not None:
+            loss = loss + objective.needs.detection.weight * loss_rtd
+            terms["loss_rtd"] = loss_rtd.detach()
         return loss, terms
 
     def with_adversarial(self, views: Views, pooled: Tensor, tokens: Optional[Tensor] = None) -> Views:
         """``views`` with what is made of h (B, D) of the adversarial pass, and its token states (T, D)."""
         adversarial = self.objective.project(pooled)
-        uses_keys, gather = self.objective.uses_keys, self.whole.gather_keys
+        has_keys, gather = self.objective.needs.adversarial.keys, self.whole.gather_keys
         return replace(
             views,
             adversarial=adversarial,
-            adversarial_keys=gather(adversarial, views.sentence_ids) if uses_keys else None,
+            adversarial_keys=gather(adversarial, views.sentence_ids) if has_keys else None,
             adversarial_pooled=pooled,
             adversarial_tokens=tokens,
         )
@@ -243,7 +247,7 @@ class Step(nn.Module):
     @property
     def _is_frozen(self) -> bool:
         """Whether inner steps have the clean pass's dropout masks."""
-        return self.perturbation.inner_dropout == "frozen"
+        return self.plan.inner_dropout == "frozen"
 
     def _inner_loss(self, piece: MicroBatch, keys: Optional[Keys]) -> InnerLoss:
         def keys_anew() -> Keys:
@@ -258,13 +262,13 @@ class Step(nn.Module):
             batch,
             keys,
             masks=piece.masks if self._is_frozen else None,
-            keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
+            keys_anew=keys_anew if self.plan.reuse == "none" and keys is not None else None,
             anchor=self._anchor(piece),
         )
 
     def _anchor(self, piece: MicroBatch) -> Optional[Tensor]:
         """h of X itself as inner passes compute it, a constant, for an objective that asks for it."""
-        if not self.objective.uses_anchor:
+        if not self.objective.needs.adversarial.anchor:
             return None
         if self._is_frozen or piece.has_no_dropout:
             return piece.pooled.detach()
@@ -280,8 +284,9 @@ class Step(nn.Module):
 
         Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
         """
-        replays = self.objective.uses_adversary and (self._is_frozen or self.perturbation.reuse == "none")
-        if replays or not self.objective.uses_positive or batch.positive is not None or self.objective.uses_tokens:
+        needs = self.objective.needs
+        replays = needs.adversarial is not None and (self._is_frozen or self.plan.reuse == "none")
+        if replays or not needs.positive or batch.positive is not None or needs.tokens:
             return False
         if self._joint_views is None:
             # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.
@@ -307,7 +312,7 @@ class Step(nn.Module):
         # keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
-        keeps_graph = keeps_graph and not self.graphs_serve_once
+        keeps_graph = keeps_graph and not is_cut_up(self.encoder)
         has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)

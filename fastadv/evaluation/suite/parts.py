@@ -7,18 +7,18 @@ from it.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
+from fastadv.config.text_attack import USED_BY, TextAttackSettings
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.intervals import CONFIDENCE, NUM_RESAMPLES
 from fastadv.evaluation.suite.models import SuiteModel
 from fastadv.evaluation.suite.numbers import Measured, f1_draws, resample_seed, spearman_measured
 from fastadv.evaluation.suite.schema import FEATURES, SIMILARITY, Quantity
-from fastadv.evaluation.text.attack import DEFAULT_MAX_SECONDS, USED_BY, TextAttackSettings
 from fastadv.evaluation.text.attacked_data import AttackedData
 from fastadv.evaluation.vectors.vector_cache import VectorCache
 from fastadv.files.hashes import sha256_of
@@ -84,13 +84,8 @@ class SuiteOptions:
     """on the embeddings of classifiers"""
     of_encoders: EvaluationConfig = field(default_factory=EvaluationConfig)
     """the attack on encoders without a head"""
-    max_queries: Optional[int] = None
-    max_seconds: Optional[float] = DEFAULT_MAX_SECONDS
-    """a text or a pair"""
-    word_sets: Optional[str] = None
-    mlm: Optional[str] = None
-    word_vectors: Optional[str] = None
-    attack_data: Optional[str] = None
+    text_settings: Mapping[str, Any] = field(default_factory=dict)
+    """settings of `TextAttackSettings` that all recipes share; a file goes to the recipes that read it"""
     seed: int = 0
     batch_size: int = 64
     cache_dir: Optional[str] = None
@@ -102,17 +97,11 @@ class SuiteOptions:
             raise UserError("--data is not given; it takes a folder in SentEval layout")
         return self.data
 
-    def text_settings(self, recipe: str) -> TextAttackSettings:
-        """Of an attack on texts or pairs, with those of the given resources that ``recipe`` reads."""
-        resources = {name: getattr(self, name) for name, recipes in USED_BY.items() if recipe in recipes}
-        return TextAttackSettings(
-            recipe,
-            max_queries=self.max_queries,
-            max_seconds=self.max_seconds,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            **resources,
-        )
+    def settings_of(self, recipe: str) -> TextAttackSettings:
+        """Of an attack on texts or pairs by ``recipe``."""
+        shared = {"seed": self.seed, "batch_size": self.batch_size, **self.text_settings}
+        read = {name: value for name, value in shared.items() if recipe in USED_BY.get(name, (recipe,))}
+        return TextAttackSettings(recipe, **read)
 
 
 class Part(ABC):

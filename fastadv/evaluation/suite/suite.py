@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.kept import load_part, save_part
 from fastadv.evaluation.suite.models import SuiteModel, examine, find_models, systems_of
@@ -19,7 +18,7 @@ from fastadv.evaluation.suite.numbers import Measured, all_numbers
 from fastadv.evaluation.suite.parts import Found, Part, PartData, those_that_can
 from fastadv.evaluation.suite.report import write_evaluation
 from fastadv.evaluation.suite.schema import FORMAT, System
-from fastadv.evaluation.text_report.report import version_of
+from fastadv.evaluation.versions import versions
 from fastadv.files.hashes import digest_of
 from fastadv.files.json_file import json_ready
 
@@ -214,7 +213,7 @@ class Suite:
 
 
 def _versions() -> Dict[str, Optional[str]]:
-    return {**versions(), **{name: version_of(name) for name in _LIBRARIES}}
+    return versions(*_LIBRARIES)
 
 
 def _check_out(out: Path) -> None:

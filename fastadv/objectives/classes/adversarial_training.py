@@ -9,11 +9,14 @@
 FGSM's and PGD's radii and steps are printed in none of the five papers; those of the configs are ours.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import AdversarialView, Needs
 
 
 class AdversarialTraining(ClassificationObjective):
@@ -23,19 +26,19 @@ class AdversarialTraining(ClassificationObjective):
         weight_clean: w; at 0 no clean pass is made.
     """
 
-    uses_adversary = True
+    needs = Needs(labels=True, adversarial=AdversarialView())
 
     def __init__(self, hidden_size: int, classifier, *, weight_clean: float = 0.5):
         super().__init__(hidden_size, classifier)
         if not 0 <= weight_clean <= 1:
             raise UserError(f"objective_options.weight_clean: {weight_clean} given, must be in [0, 1]")
         self.weight_clean = weight_clean
-        self.uses_clean = weight_clean > 0
+        self.needs = replace(self.needs, clean=weight_clean > 0)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         adversarial = self.cross_entropy(views.adversarial_pooled, views)
         terms = {"loss_adversarial": adversarial.detach()}
-        if not self.uses_clean:
+        if not self.needs.clean:
             return adversarial, terms
         clean = self.cross_entropy(views.pooled, views)
         terms["loss_clean"] = clean.detach()

@@ -20,6 +20,7 @@ class share a draw. A row without a negative has L_o = L_a = 0. A row that stand
 
 import logging
 import math
+from dataclasses import replace
 from typing import Literal, Optional
 
 import numpy as np
@@ -31,12 +32,22 @@ from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.classes.memory_bank import MemoryBanks, Negatives, Sharing
+from fastadv.objectives.needs import AdversarialView, Needs
 from fastadv.objectives.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
 
 _SIDES = (("original", 0), ("adversarial", 1))
 """of anchors; their negatives lie on the other"""
+
+
+class _NeedsByStep:
+    """Needs of the class, and of an object those of its next batch: before the filling epoch nothing reads R."""
+
+    _needs = Needs(labels=True, adversarial=AdversarialView(methods=("freelb",), raised_term="loss_classification"))
+
+    def __get__(self, objective: "CARL | None", owner: type) -> Needs:
+        return self._needs if objective is None else replace(self._needs, clean=objective.reads_clean_pass)
 
 
 class CARL(ClassificationObjective):
@@ -56,9 +67,7 @@ class CARL(ClassificationObjective):
         normalize: R is brought to length 1; raw dot products overflow easily.
     """
 
-    uses_adversary = True
-    perturbation_methods = ("freelb",)
-    raised_term = "loss_classification"
+    needs = _NeedsByStep()
 
     def __init__(
         self,
@@ -114,8 +123,8 @@ class CARL(ClassificationObjective):
             )
 
     @property
-    def uses_clean(self) -> bool:
-        """From the filling epoch on: before it nothing reads R."""
+    def reads_clean_pass(self) -> bool:
+        """Whether the next batch's loss reads R: from the filling epoch on."""
         return self.course.num_steps >= self._first_write
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:

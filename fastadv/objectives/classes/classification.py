@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.objectives.base import Objective, Views
+from fastadv.objectives.needs import Needs
 
 
 class Classifies:
@@ -13,7 +14,6 @@ class Classifies:
     and clean passes share one function.
     """
 
-    uses_labels = True
     classifier: nn.Module
 
     def inner_loss(self, views: Views) -> Tensor:
@@ -32,8 +32,7 @@ class ClassificationObjective(Classifies, Objective):
         classifier: given by the run, not by the config.
     """
 
-    uses_positive = False
-    uses_keys = False
+    needs = Needs(labels=True)
 
     def __init__(self, hidden_size: int, classifier: nn.Module):
         super().__init__(hidden_size)

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import AdversarialView, Needs
 
 _LAYER_NORM_EPS = 1e-12
 """BERT's and ALBERT's"""
@@ -84,11 +85,11 @@ class RAR(ClassificationObjective):
         weight_reconstruction: w_r.
     """
 
-    uses_adversary = True
-    uses_clean = False
-    uses_adversarial_tokens = True
-    perturbation_methods = ("freelb",)
-    raised_term = "loss_classification"
+    needs = Needs(
+        labels=True,
+        clean=False,
+        adversarial=AdversarialView(tokens=True, methods=("freelb",), raised_term="loss_classification"),
+    )
 
     def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: float = 0.1):
         super().__init__(hidden_size, classifier)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import Classifies
+from fastadv.objectives.needs import AdversarialView, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
 
 
@@ -29,6 +30,8 @@ class SCAL(Classifies, ContrastiveObjective):
         weight_contrastive: alpha. The others are those of ContrastiveObjective.
         attack: false leaves the attack out (the paper's + CL).
     """
+
+    needs = Needs(labels=True, positive=True)
 
     def __init__(
         self,
@@ -46,17 +49,18 @@ class SCAL(Classifies, ContrastiveObjective):
             raise UserError(f"objective_options.weight_contrastive: {weight_contrastive} given, must be 0 or more")
         self.classifier = classifier
         self.weight_contrastive = weight_contrastive
-        self.uses_adversary, self.uses_positive = attack, not attack
+        if attack:
+            self.needs = Needs(labels=True, adversarial=AdversarialView(keys=True))
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         loss = clean = self.cross_entropy(views.pooled, views)
         terms = {"loss_clean": clean.detach()}
-        if self.uses_adversary:
+        if self.needs.adversarial is not None:
             adversarial = self.cross_entropy(views.adversarial_pooled, views)
             loss = (clean + adversarial) / 2
             terms["loss_adversarial"] = adversarial.detach()
         if self.weight_contrastive > 0:
-            keys = views.adversarial_keys if self.uses_adversary else views.positive_keys
+            keys = views.adversarial_keys if self.needs.adversarial is not None else views.positive_keys
             contrastive = self.contrast(views.query, views.sentence_ids, keys)
             loss = loss + self.weight_contrastive * contrastive
             terms["loss_contrastive"] = contrastive.detach()

@@ -12,6 +12,8 @@ Printed are sigma = epsilon = 1e-5 and a step of 1e-3, on embeddings about 0.5 l
 l_s have a gradient, but for the average model's.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import AdversarialView, Needs
 
 DECAY_AT_FIRST, DECAY = 0.99, 0.999
 """of the average, in the first tenth of the run and after it"""
@@ -32,9 +35,7 @@ class SMART(ClassificationObjective):
         weight_momentum: mu; at 0 there is no average model.
     """
 
-    uses_adversary = True
-    uses_anchor = True
-    uses_average = True
+    needs = Needs(labels=True, adversarial=AdversarialView(anchor=True), average=True)
 
     def __init__(
         self,
@@ -49,8 +50,8 @@ class SMART(ClassificationObjective):
             if weight < 0:
                 raise UserError(f"objective_options.{name}: {weight} given, must be 0 or more")
         self.weight_smoothness, self.weight_momentum = weight_smoothness, weight_momentum
-        self.uses_adversary = self.uses_anchor = weight_smoothness > 0
-        self.uses_average = weight_momentum > 0
+        searched = self.needs.adversarial if weight_smoothness > 0 else None
+        self.needs = replace(self.needs, adversarial=searched, average=weight_momentum > 0)
         self._total_steps = 0
 
     def begin(self, run: RunFacts) -> None:
@@ -71,11 +72,11 @@ class SMART(ClassificationObjective):
         logits = self.classifier(views.pooled)
         loss = clean = views.mean(F.cross_entropy(logits, views.labels, reduction="none"))
         terms = {"loss_clean": clean.detach()}
-        if self.uses_adversary:
+        if self.needs.adversarial is not None:
             smoothness = views.mean(symmetric_kl(self.classifier(views.adversarial_pooled), logits))
             loss = loss + self.weight_smoothness * smoothness
             terms["loss_smoothness"] = smoothness.detach()
-        if self.uses_average:
+        if self.needs.average:
             momentum = views.mean(symmetric_kl(logits, views.average_logits))
             loss = loss + self.weight_momentum * momentum
             terms["loss_momentum"] = momentum.detach()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fastadv.encoder.heads import make_head
 from fastadv.errors import UserError
 from fastadv.objectives.base import Keys, Objective, Views
+from fastadv.objectives.needs import Needs
 from fastadv_kernels import info_nce
 
 MultiPositive = Literal["sum", "mean", "separate"]
@@ -24,6 +25,8 @@ class ContrastiveObjective(Objective):
         mask_duplicates: equal sentences are not each other's negatives.
         weight_hard_negative: times a sentence's own given hard negative counts in its denominator (SimCSE's alpha).
     """
+
+    needs = Needs(positive=True)
 
     def __init__(
         self,

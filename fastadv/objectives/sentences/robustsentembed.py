@@ -5,18 +5,19 @@
 | X, X+ under m1, m2 | the two clean views |
 | delta_f (eq. 7), eta (eq. 2-4) | `fastadv/perturbation`; z_adv = f(X + delta_f), eta serves the search and RTD only |
 | L_con (eq. 9) | `ContrastiveObjective.contrast` |
-| L_RTD (eq. 8), G, D | `rtd.py` |
+| L_RTD (eq. 8), G, D | `rtd.py`; the step adds it with its weight |
 | lambda_1, lambda_2 | `weight_adversarial`, 1/128, and `weight_rtd`, 0.005 |
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
 
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
+from fastadv.objectives.needs import AdversarialView, DetectionOptions, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
-from fastadv.objectives.sentences.rtd import DetectionOptions
 
 
 class RobustSentEmbed(ContrastiveObjective):
@@ -35,7 +36,7 @@ class RobustSentEmbed(ContrastiveObjective):
         rtd_input: what the discriminator is given at position 0: the pooled vector h, or z behind the head.
     """
 
-    uses_adversary = True
+    needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
 
     def __init__(
         self,
@@ -55,16 +56,12 @@ class RobustSentEmbed(ContrastiveObjective):
             if weight < 0:
                 raise UserError(f"objective_options.{name}: {weight} given, must be 0 or more")
         self.weight_adversarial = weight_adversarial
-        self.weight_rtd = weight_rtd
         if rtd_generator != "none" and weight_rtd > 0:
-            self.detection = DetectionOptions(rtd_generator, rtd_mask_ratio, rtd_fill, rtd_reduction, rtd_input)
+            detection = DetectionOptions(rtd_generator, weight_rtd, rtd_mask_ratio, rtd_fill, rtd_reduction, rtd_input)
+            self.needs = replace(self.needs, detection=detection)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         contrastive = self.contrast(views.query, views.sentence_ids, views.positive_keys, views.adversarial_keys)
         adversarial = self.contrast(views.adversarial, views.sentence_ids, views.positive_keys)
         loss = contrastive + self.weight_adversarial * adversarial
-        terms = {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}
-        if views.loss_rtd is not None:
-            loss = loss + self.weight_rtd * views.loss_rtd
-            terms["loss_rtd"] = views.loss_rtd.detach()
-        return loss, terms
+        return loss, {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}

@@ -13,7 +13,7 @@
 import copy
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Callable, Literal, Optional
+from typing import Callable, Optional
 
 import torch
 import torch.nn.functional as F
@@ -22,24 +22,9 @@ from torch import Tensor, nn
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.packed import with_tokens
 from fastadv.errors import UserError
-from fastadv.objectives.sentences.rtd_generators import Fill, Generator, make_generator
-from fastadv.perturbation.chains import perturbed
-
-
-@dataclass(frozen=True)
-class DetectionOptions:
-    """What an objective with replaced token detection asks for."""
-
-    generator: str
-    """unigram, or the folder or name of a masked language model of f's own vocabulary"""
-    mask_ratio: float = 0.3
-    """probability with which each token that is not special is masked"""
-    fill: Fill = "sample"
-    """masked tokens are drawn from the generator's probabilities, or are the likeliest"""
-    reduction: Literal["mean", "sum"] = "mean"
-    """over all real tokens of the batch"""
-    input: Literal["h", "z"] = "h"
-    """the vector D is given: pooled, or behind the objective's head"""
+from fastadv.objectives.needs import DetectionOptions
+from fastadv.objectives.sentences.rtd_generators import Generator, make_generator
+from fastadv.perturbation.search import perturbed
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
+from fastadv.objectives.needs import AdversarialView, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
 
 
@@ -21,7 +22,7 @@ class USCAL(ContrastiveObjective):
         weight_adversarial: alpha. The others are those of ContrastiveObjective.
     """
 
-    uses_adversary = True
+    needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
 
     def __init__(self, hidden_size: int, *, weight_adversarial: float = 0.5, **options):
         super().__init__(hidden_size, **options)

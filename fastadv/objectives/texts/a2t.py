@@ -8,12 +8,14 @@
 | alpha, the weight of attacked texts | `weight_adversarial` |
 """
 
+from dataclasses import replace
 from typing import Optional
 
 from torch import Tensor
 
 from fastadv.errors import UserError
-from fastadv.objectives.base import EpochAttack, Views
+from fastadv.objectives.base import Views
+from fastadv.objectives.needs import EpochAttack, Needs
 from fastadv.objectives.texts.attacked_texts import AttackedTexts
 
 
@@ -32,7 +34,7 @@ class A2T(AttackedTexts):
         attack_data: the folder of `fastadv prepare-attack-data`; null: the usual place.
     """
 
-    attack_at_epochs = EpochAttack()
+    needs = Needs(labels=True, variants=("adversarial",), epoch_attack=EpochAttack())
 
     def __init__(
         self,
@@ -55,7 +57,8 @@ class A2T(AttackedTexts):
         if max_queries < 1:
             raise UserError(f"objective_options.max_queries: {max_queries} given, must be 1 or more")
         self.weight_adversarial = weight_adversarial
-        self.attack_at_epochs = EpochAttack(recipe, num_clean_epochs, share, max_queries, word_vectors, attack_data)
+        attack = EpochAttack(recipe, num_clean_epochs, share, max_queries, word_vectors, attack_data)
+        self.needs = replace(self.needs, epoch_attack=attack)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         return self.augmented(views, self.weight_adversarial)

@@ -3,6 +3,7 @@
 Where the texts come from is the run's business: `data.pairs`, or an attack at the start of an epoch.
 """
 
+from dataclasses import replace
 from typing import Literal, Optional
 
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import Needs
 
 Targets = Literal["hard", "soft"]
 
@@ -26,7 +28,7 @@ class AttackedTexts(ClassificationObjective):
             soft targets alone. It is no part of the model and of no checkpoint, and is read again when a run goes on.
     """
 
-    variants = ("adversarial",)
+    needs = Needs(labels=True, variants=("adversarial",))
 
     def __init__(self, hidden_size: int, classifier, *, targets: Targets = "hard", victim: Optional[str] = None):
         super().__init__(hidden_size, classifier)
@@ -38,7 +40,8 @@ class AttackedTexts(ClassificationObjective):
             raise UserError(
                 f"objective_options.victim = {victim}: expected null where objective_options.targets is hard"
             )
-        self.targets, self.victim = targets, victim
+        self.targets = targets
+        self.needs = replace(self.needs, victim=victim)
 
     def attacked_losses(self, views: Views) -> Tensor:
         """(B,) the cross-entropy of each x', of meaning where there is one."""

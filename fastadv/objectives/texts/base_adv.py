@@ -9,13 +9,14 @@
 from torch import Tensor
 
 from fastadv.objectives.base import Views
+from fastadv.objectives.needs import Needs
 from fastadv.objectives.texts.attacked_texts import AttackedTexts
 
 
 class BaseAdv(AttackedTexts):
     """L = CE(x'), the mean over the rows that have an x'; of a batch that has none it is 0. No clean pass is made."""
 
-    uses_clean = False
+    needs = Needs(labels=True, clean=False, variants=("adversarial",))
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         is_present = views.variants["adversarial"].is_present

@@ -13,6 +13,7 @@ Both texts are drawn from `data.word_sets` anew every epoch (`fastadv/data/varia
 as log f(y | x) and meant as minus that.
 """
 
+from dataclasses import replace
 from typing import List, Literal, Optional
 
 import torch
@@ -25,6 +26,7 @@ from fastadv.encoder.pooling import mean_pool
 from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import Needs
 
 DistanceOf = Literal["cls", "mean", "max"]
 
@@ -42,7 +44,7 @@ class BAT(ClassificationObjective):
             all.
     """
 
-    variants = ("fickle", "obstinate")
+    needs = Needs(labels=True, variants=("fickle", "obstinate"))
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class BAT(ClassificationObjective):
         if not 0 <= margin <= 2:
             raise UserError(f"objective_options.margin: {margin} given, must be in [0, 2], as 1 - cosine is")
         self.margin, self.distance_of, self.obstinate_labels = margin, distance_of, obstinate_labels
-        self.uses_tokens = distance_of != "cls"
+        self.needs = replace(self.needs, tokens=distance_of != "cls")
         # Whether each class counts, once the run's classes are known; None: all do. No parameter and no buffer: the
         # names are the config's.
         self._is_flipped: Optional[Tensor] = None
@@ -120,16 +122,17 @@ class BATPairwise(BAT):
         )
         self.weight_fickle, self.weight_obstinate = weight_fickle, weight_obstinate
         weights = {"fickle": weight_fickle, "obstinate": weight_obstinate}
-        self.variants = tuple(name for name, weight in weights.items() if weight > 0)
+        variants = tuple(name for name, weight in weights.items() if weight > 0)
+        self.needs = replace(self.needs, variants=variants)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.cross_entropy(views.pooled, views)
         terms = {"loss_clean": loss.detach()}
-        if "fickle" in self.variants:
+        if "fickle" in self.needs.variants:
             pulled = views.masked_mean(self.distance(views, "fickle"), views.variants["fickle"].is_present)
             loss = loss + self.weight_fickle * pulled
             terms["loss_fickle"] = pulled.detach()
-        if "obstinate" in self.variants:
+        if "obstinate" in self.needs.variants:
             gaps = (self.margin - self.distance(views, "obstinate")).relu()
             pushed = views.masked_mean(gaps, self.is_flipped(views))
             loss = loss + self.weight_obstinate * pushed

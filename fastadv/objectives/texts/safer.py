@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import Needs
 
 
 class SAFER(ClassificationObjective):
     """L = CE(x_f), of the sentence itself where nothing in it could be replaced. No clean pass is made."""
 
-    variants = ("fickle",)
-    uses_clean = False
+    needs = Needs(labels=True, clean=False, variants=("fickle",))
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         # Of a missing text the variant's vector is that of the sentence.

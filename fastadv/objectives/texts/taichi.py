@@ -6,7 +6,7 @@ each a mean, each once, with a gradient on both sides.
 
 | paper | here |
 |---|---|
-| f_clean, f_adv | the network that is exported, and a second of the same start (`uses_second_network`) |
+| f_clean, f_adv | the network that is exported, and a second of the same start (`Needs.second_network`) |
 | x, x' | a text, and its text under an attack that fooled the victim: the variant "adversarial", out of `data.pairs` |
 | z (section 3.2) | h, the mean of the last states: `encoder.pooling: mean`. The classifier is a linear map of it |
 | L_CE | clean network at x, adversarial network at x', true label of x |
@@ -28,6 +28,7 @@ of the global batch, and 0 where there are none. CTR of a row without another pa
 each other's negatives. CTR, printed as a sum, is a mean like the others; its keys are those of the global batch.
 """
 
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
+from fastadv.objectives.needs import Needs
 from fastadv.objectives.ranks import ALONE
 
 Ablation = Literal["none", "no_kl", "no_ctr", "no_adv", "clean", "adversarial"]
@@ -53,7 +55,7 @@ class TaiChi(ClassificationObjective):
         temperature: tau.
     """
 
-    variants = ("adversarial",)
+    needs = Needs(labels=True, variants=("adversarial",), second_network=True)
 
     def __init__(
         self,
@@ -68,16 +70,16 @@ class TaiChi(ClassificationObjective):
         if not temperature > 0:
             raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
         self.ablation, self.similarity, self.temperature = ablation, similarity, temperature
-        self.uses_second_network = ablation in ("none", "no_kl", "no_ctr")
+        self.needs = replace(self.needs, second_network=ablation in ("none", "no_kl", "no_ctr"))
         self._has_contrast = ablation != "no_ctr"
-        self.num_contrasts = 0 if ablation == "no_ctr" else 2 if self.uses_second_network else 1
+        self.num_contrasts = 0 if ablation == "no_ctr" else 2 if self.needs.second_network else 1
         self._has_divergence = ablation in ("none", "no_ctr", "no_adv")
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         attacked = views.variants["adversarial"]
         first = _Network(self.classifier, views.pooled, attacked.pooled)
         clean = adversarial = first
-        if self.uses_second_network:
+        if self.needs.second_network:
             second = views.second
             adversarial = _Network(self.second_classifier, second.pooled, second.variants["adversarial"].pooled)
         pairs = _Pairs(attacked.is_present, views)

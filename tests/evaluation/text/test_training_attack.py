@@ -14,7 +14,7 @@ from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.text import training_attack
 from fastadv.evaluation.text.training_attack import check_attack, find_texts
-from fastadv.objectives.base import EpochAttack
+from fastadv.objectives.needs import EpochAttack
 
 NAMES = ("bad", "fair", "good", "great")
 TEXTS = [(f"text number {'abcdefghij'[i]}",) for i in range(10)]

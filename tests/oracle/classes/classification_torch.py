@@ -162,12 +162,13 @@ class TorchRun:
         if not self.case.has_dropout:
             return Views()
         drawn = list(map(split, self.encoder.drawn))
-        if not self.objective.uses_clean:
+        if not self.objective.needs.clean:
             return Views(clean=Masks(drawn[0], None), adversarial=Masks(None, drawn[1]))
         clean = Masks(drawn[0], drawn[1])
-        if self.objective.uses_positive:
+        if self.objective.needs.positive:
             return Views(clean=clean, positive=Masks(drawn[2], drawn[3]))
-        return Views(clean=clean, adversarial=Masks(None, drawn[-1]) if self.objective.uses_adversary else None)
+        is_attacked = self.objective.needs.adversarial is not None
+        return Views(clean=clean, adversarial=Masks(None, drawn[-1]) if is_attacked else None)
 
 
 def run_torch(case, seed=0):

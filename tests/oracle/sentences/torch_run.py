@@ -68,7 +68,7 @@ class TorchRun:
         self.encoder = ToyEncoder(parameters, has_dropout)
         self.fills, detection = RecordedFills(), None
         if has_detection:
-            detection = ReplacedTokenDetection(self.objective.detection, self.fills, ToyDiscriminator(parameters))
+            detection = ReplacedTokenDetection(self.objective.needs.detection, self.fills, ToyDiscriminator(parameters))
             detection.head.double().load_state_dict(
                 {
                     "weight": torch.tensor(parameters["d_head_weight"]),
@@ -150,7 +150,7 @@ class TorchRun:
 
         if found:
             (perturbation,) = found
-            parts = (perturbation.delta_pgd, perturbation.delta_fgsm, perturbation.delta, perturbation.eta)
+            parts = (perturbation.state.pgd, perturbation.state.fgsm, perturbation.delta, perturbation.eta)
             first_inner_loss = float(inner_losses[0].detach()) if inner_losses else None
             outcome = Found(*map(split, parts), first_inner_loss)
         else:
@@ -161,14 +161,15 @@ class TorchRun:
         drawn, faults = None, []
         views = Views(corruption=None if self.module.detection is None else self.fills.corruption())
         if self.encoder.has_dropout:
-            drawn = Drawn.of_order(self.encoder.drawn, self.objective.uses_adversary)
-            config = self.module.perturbation
+            is_attacked = self.objective.needs.adversarial is not None
+            drawn = Drawn.of_order(self.encoder.drawn, is_attacked)
+            config = self.module.plan
             faults = drawn.faults(len(inner_passes), config.inner_dropout == "frozen", config.reuse == "none")
             views = replace(
                 views,
                 clean=Masks(split(drawn.clean_embedding), split(drawn.clean)),
                 positive=Masks(split(drawn.positive_embedding), split(drawn.positive)),
-                adversarial=Masks(None, split(drawn.adversarial)) if self.objective.uses_adversary else None,
+                adversarial=Masks(None, split(drawn.adversarial)) if is_attacked else None,
             )
         result = StepResult(outcome, self.table, float(loss.detach()))
         return TorchStep(result, split(draw), views, grads, drawn, faults)

@@ -56,7 +56,7 @@ class TaiChiRun:
         first = ADVERSARIAL if options.ablation == "adversarial" else CLEAN
         self.networks = {first: (self._encoder(first, case.has_dropout), self.objective.classifier)}
         second = None
-        if self.objective.uses_second_network:
+        if self.objective.needs.second_network:
             second = self._encoder(ADVERSARIAL, case.has_dropout)
             self.objective.second_classifier = LinearHead(HIDDEN_SIZE, NUM_CLASSES)
             self.networks[ADVERSARIAL] = second, self.objective.second_classifier

@@ -87,7 +87,7 @@ class TorchRun:
         name, options = name_and_options
         self.objective = resolve_objective(name)(HIDDEN_SIZE, head, **options).double()
         self.objective.begin(RunFacts(12, 3, 20, label_names=CLASS_NAMES))
-        if self.objective.victim is not None:
+        if self.objective.needs.victim is not None:
             self.objective.victim_probabilities = toy_victim
         config = PerturbationConfig()
         self.module = Step(self.encoder, self.objective, config, micro_batch_size=micro_batch_size).train()
@@ -98,7 +98,7 @@ class TorchRun:
         return {**dict(self.encoder.named_parameters()), **{n: head[theirs] for n, theirs in OF_CLASSIFIER.items()}}
 
     def step(self, examples):
-        batch = batch_of(examples, self.objective.variants)
+        batch = batch_of(examples, self.objective.needs.variants)
         self.encoder.drawn.clear()
         self.module.zero_grad()
         loss = self.module(batch)
@@ -119,7 +119,7 @@ class TorchRun:
         def split(texts):
             return [part.detach().numpy().copy() for part in next(drawn).split(texts.lengths.tolist())]
 
-        if self.objective.uses_clean:
+        if self.objective.needs.clean:
             found["clean"] = Masks(split(batch), split(batch))
         else:
             # X's, of which nothing is made.

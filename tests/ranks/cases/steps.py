@@ -89,7 +89,7 @@ DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7), ("pgd, in pieces", 7), ("adapt
 DOUBLE += [("freelb", 7), ("smart", 7)]
 
 
-def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
+def make_step(folder: str, case: str, dtype=torch.float32, **more) -> Step:
     """The step of ``case`` on the tiny encoder at ``folder``, from the same weights and table each time."""
     objective, options, perturbation = CASES[plain(case)]
     saving = dict(SAVING.get(case, {}))
@@ -99,16 +99,16 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     )
     torch.manual_seed(1)
     kind = resolve_objective(objective)
-    if kind.uses_labels:
+    if kind.needs.labels:
         built = kind(encoder.hidden_size, ClassificationHead(encoder.hidden_size, NUM_CLASSES), **options).to(dtype)
         built.begin(RunFacts(num_rows=len(SENTENCES), batches_per_epoch=1, total_steps=20))
     else:
         # At the usual 0.05 a rounding of a cosine (6e-8) is 20 times that in a logit, and so in every gradient.
         built = kind(encoder.hidden_size, temperature=0.5, **options).to(dtype)
     detection = None
-    if built.detection is not None:
-        detection = build_detection(built.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
-    step = Step(encoder, built, PerturbationConfig(**perturbation), detection, **saving).train()
+    if built.needs.detection is not None:
+        detection = build_detection(built.needs.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
+    step = Step(encoder, built, PerturbationConfig(**perturbation), detection, **saving, **more).train()
     if step.eta_table is not None:
         step.eta_table.table.normal_(std=0.1)
         step.eta_table.load_state_dict({"eta_table": step.eta_table.table.clone()})

@@ -56,7 +56,7 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
             parameter += 0.05 * torch.randn(parameter.shape)
     objective = resolve_objective("taichi")(encoders[0].hidden_size, heads[0], **options)
     second = None
-    if objective.uses_second_network:
+    if objective.needs.second_network:
         second, objective.second_classifier = encoders[1], heads[1]
     size = 2 if "pieces" in case else None
     search = PerturbationConfig()

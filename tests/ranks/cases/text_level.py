@@ -76,7 +76,7 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     head = ClassificationHead(encoder.hidden_size, len(NAMES))
     objective = resolve_objective(name)(encoder.hidden_size, head, **options).to(dtype)
     objective.begin(RunFacts(NUM_ROWS, 1, 10, label_names=NAMES))
-    if objective.victim is not None:
+    if objective.needs.victim is not None:
         objective.victim_probabilities = by_rule
     size = 2 if "pieces" in case else None
     return Step(encoder, objective, PerturbationConfig(), micro_batch_size=size).train()
@@ -86,7 +86,7 @@ def share_of(step: Step, case: str, rank: int, num_ranks: int):
     """The rows of a rank; in a missing text's place the sentence stands."""
     rows, encoder, is_there = rank_rows(NUM_ROWS, rank, num_ranks), step.encoder, CASES[case][2]
     variants = {}
-    for name in step.objective.variants:
+    for name in step.objective.needs.variants:
         texts = [text if there else None for text, there in zip(TEXTS[name], is_there, strict=True)]
         filled = [sentence if text is None else text for text, sentence in zip(texts, SENTENCES)]
         is_present = torch.tensor([text is not None for text in texts[rows]])
