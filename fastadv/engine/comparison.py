@@ -16,7 +16,7 @@ class Comparison:
     One process measures: it is the first rank that is asked.
 
     The first measurement is kept in the run folder, under a name made of the evaluation's settings: a resumed run takes
-    it from there, and one with other settings measures anew (the weights are still those before training then).
+    it from there, and one with other settings measures again (the weights are still those before training then).
     """
 
     def __init__(self, config: EvaluationConfig, run_folder: Path, data_field: str):

@@ -2,9 +2,9 @@
 
 | what is not finite | when it is known | under skip |
 |---|---|---|
-| an inner gradient | behind the search | the batch is left out, the next one takes its place in the step |
+| an inner gradient | after the search | the batch is left out, the next one takes its place in the step |
 | the loss | before weights or gradients of earlier batches are touched | the same |
-| the gradient norm | behind the backward pass of the step's last batch | all batches of the step are left out |
+| the gradient norm | after the backward pass of the step's last batch | all batches of the step are left out |
 
 Weights, moments, schedule and eta table are then what they were. All ranks know it and decide alike.
 """

@@ -54,7 +54,7 @@ _MAY_CHANGE = (
     "train.max_steps",
     "train.num_epochs",
 )
-"""Fields (or stages, by a final dot) that have no say in the numbers of a step."""
+"""Fields (or stages, by a final dot) that have no effect on the numbers of a step."""
 
 
 @dataclass
@@ -62,17 +62,21 @@ class Position:
     """Where a run stands between two steps."""
 
     step: int = 0
-    """optimizer steps done"""
+    """Optimizer steps done."""
     epoch: int = 0
+    """Passes over the data that are complete."""
     batch: int = 0
-    """batches of this epoch already taken"""
+    """Batches of this epoch already taken."""
     num_skipped: int = 0
-    """batches skipped for a non-finite inner gradient, and"""
+    """Batches skipped because something in them was not finite."""
     num_skipped_in_a_row: int = 0
+    """Skipped batches since the last one that was kept."""
     best_score: float | None = None
+    """Highest dev score so far."""
     best_step: int | None = None
+    """Step whose weights have the highest dev score."""
     num_scores_since_best: int = 0
-    """dev scores since the best one"""
+    """Dev scores since the highest one."""
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         """Whether ``patience`` dev scores (``dev.patience``) were no better than the best."""

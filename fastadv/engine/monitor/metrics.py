@@ -34,7 +34,7 @@ class StepMeans:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """The means, and starts anew."""
+        """The means; the next ones begin after this call."""
         names = list(self._sums)
         # Scalars of one device are brought over in one piece; those of the host cost nothing.
         device = next((self._sums[n].device for n in names if self._sums[n].device.type != "cpu"), torch.device("cpu"))
