@@ -1,6 +1,5 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
-import copy
 import logging
 from functools import partial
 from typing import Iterator, Optional, Sequence
@@ -20,9 +19,10 @@ from fastadv.data.variants.text_variants import TextVariants, VariantData
 from fastadv.distributed.processes import first_rank_first, rank, world_size
 from fastadv.engine.step.gather import AllRanks
 from fastadv.engine.step.step import Step
+from fastadv.engine.token_counts import count_tokens
 from fastadv.errors import UserError
 from fastadv.launch.load import check_option_names
-from fastadv.objectives.base import Objective, RunFacts
+from fastadv.objectives.base import Materials, Objective, RunFacts
 from fastadv_kernels import BackendError, set_backend
 
 logger = logging.getLogger(__name__)
@@ -245,33 +245,24 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
-    if objective.needs.victim is not None:
-        from fastadv.objectives.texts.victims import build_victim
-
-        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        objective.victim_probabilities = build_victim(objective.needs.victim, encoder, label_map.names, dtype)
     if objective.needs.epoch_attack is not None:
         from fastadv.engine import epoch_attack
 
         epoch_attack.check_attack(objective.needs.epoch_attack)
-    second = None
-    if objective.needs.second_network:
-        second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
-        objective.second_classifier = copy.deepcopy(objective.classifier)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
             "be those of each process's share"
         )
-    detection = None
-    if objective.needs.detection is not None:
-        from fastadv.engine.token_counts import count_tokens
-        from fastadv.objectives.sentences.rtd import build_detection
-
-        counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
-        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        detection = build_detection(objective.needs.detection, encoder, counts, dtype)
-    if config.engine.compile != "none" and second is not None:
+    companions = objective.companions(
+        encoder,
+        Materials(
+            label_names=None if label_map is None else label_map.names,
+            token_counts=None if text is None else partial(count_tokens, text, encoder.vocab_size),
+            frozen_dtype=torch.bfloat16 if config.engine.precision == "bf16" else None,
+        ),
+    )
+    if config.engine.compile != "none" and companions.second is not None:
         raise UserError(
             f"engine.compile = {config.engine.compile}: expected none where objective is {config.objective}, which "
             "trains two networks"
@@ -286,11 +277,11 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         encoder,
         objective,
         config.perturbation,
-        detection,
+        companions.detection,
         engine.compile,
         engine.joint_views,
         config.train.micro_batch_size,
-        second,
+        companions.second,
         config.train.on_nonfinite,
     )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
