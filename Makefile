@@ -13,6 +13,7 @@
 # make study-smoke  three of its arms with a few steps and rows: whether all of it runs
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that work together, and
+# make test-mutants planted mistakes that the comparisons with the transcriptions must see; `make test` has one a family
 # make lint         ruff
 # make test-transformers
 #                   sets up a second venv, with the transformers major that .venv does not have, and runs there the tests
@@ -43,7 +44,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke study study-smoke test test-ranks test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke study study-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -109,12 +110,15 @@ study-smoke: attack-data
 # A file's tests stay in one process: some start several ranks once for all of them.
 WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)
 test: venv
-	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m "not several_processes" -n $(TEST_PROCESSES) --dist loadfile
+	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m "not several_processes and not mutants" -n $(TEST_PROCESSES) --dist loadfile
 
 # Each starts processes of its own: two at a time are enough.
 test-ranks: venv
 	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m several_processes \
 		-n $$(( $(TEST_PROCESSES) < 2 ? $(TEST_PROCESSES) : 2 )) --dist loadfile
+
+test-mutants: venv
+	$(BIN)/python -m pytest -m mutants tests/agreement -n $(TEST_PROCESSES) --dist loadfile
 
 # The children of each process are forked from one that has imported everything. Two processes are enough: most of what
 # the tests wait for is a child.

@@ -12,6 +12,7 @@ _HOMES = {
     "PackedBatch": "fastadv.data.packing",
     "Adversary": "fastadv.perturbation",
     "EtaTable": "fastadv.perturbation",
+    "Search": "fastadv.perturbation",
     "Objective": "fastadv.objectives",
     "Step": "fastadv.engine.step.step",
     "Classifier": "fastadv.encoder.classifier.text_classifier",

@@ -1,9 +1,9 @@
 """What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List, Literal, Optional, Union
 
-Norm = Literal["linf", "l2", "l1"]
+from fastadv.config.search_plan import Norm, SearchPlan
 
 
 @dataclass
@@ -78,6 +78,8 @@ class PerturbationConfig:
     its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these. pgd: num_steps steps
     of alpha along the gradient; rho, beta and eta have no say. freelb: the same in the l2 norm, start sentence, and
     reuse free"""
+    search: Optional[str] = None
+    """your own search, as my_package.my_module:MySearch, a subclass of fastadv.Search; null: the shipped one"""
     norm: Norm = "linf"
     """P, the norm of balls and directions"""
     num_steps: int = 5
@@ -126,58 +128,41 @@ class PerturbationConfig:
     agreement: float = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
 
-    def as_mixed(self) -> "PerturbationConfig":
-        """This search with every setting explicit. All methods are mixed searches of one chain, without eta. FGM and
-        FGSM: one step of length epsilon, from zero, FGM's in the l2 ball and FGSM's in the linf ball, whatever P."""
-        if self.method == "mixed":
-            return replace(self, inner_dropout=self.inner_dropout or "off")
-        if self.method in ("pgd", "freelb"):
-            one_chain = replace(
+    def resolve(self) -> SearchPlan:
+        """The search with every setting explicit. All methods but mixed search one chain, without eta; FGM and FGSM
+        take one step of length epsilon from zero, FGM in the l2 ball and FGSM in the linf ball, whatever ``norm``."""
+        chosen = self
+        if self.method in ("fgm", "fgsm"):
+            chosen = replace(
                 self,
-                method="mixed",
-                rho=1.0,
+                norm="l2" if self.method == "fgm" else "linf",
+                rho=1.0 if self.method == "fgm" else 0.0,
+                num_pgd_steps=1,
+                num_fgsm_steps=1,
+                alpha=1.0,
+                beta=1.0,
+                step_relative=True,
+                sigma=0.0,
                 use_eta=False,
-                gradient="shared",
-                inner_dropout=self.inner_dropout or "off",
+                inner_dropout=self.inner_dropout or "frozen",
             )
-            if self.method == "pgd":
-                return one_chain
-            return replace(one_chain, norm="l2", start="sentence", reuse="free")
-        is_fgm = self.method == "fgm"
-        return replace(
-            self,
-            method="mixed",
-            norm="l2" if is_fgm else "linf",
-            rho=1.0 if is_fgm else 0.0,
-            num_pgd_steps=1,
-            num_fgsm_steps=1,
-            alpha=1.0,
-            beta=1.0,
-            step_relative=True,
-            sigma=0.0,
-            use_eta=False,
-            inner_dropout=self.inner_dropout or "frozen",
+        elif self.method in ("pgd", "freelb"):
+            chosen = replace(self, rho=1.0, use_eta=False, gradient="shared")
+            if self.method == "freelb":
+                chosen = replace(chosen, norm="l2", start="sentence", reuse="free")
+        # A chain of weight 0 is not run.
+        num_pgd_steps = chosen.num_steps if chosen.num_pgd_steps is None else chosen.num_pgd_steps
+        num_fgsm_steps = chosen.num_steps if chosen.num_fgsm_steps is None else chosen.num_fgsm_steps
+        is_relative = chosen.epsilon_relative is not None
+        settings = {f.name: getattr(chosen, f.name) for f in fields(SearchPlan) if hasattr(chosen, f.name)}
+        settings.update(
+            num_pgd_steps=0 if chosen.rho == 0 else num_pgd_steps,
+            num_fgsm_steps=0 if chosen.rho == 1 else num_fgsm_steps,
+            epsilon_token=chosen.epsilon if chosen.epsilon_token == "equal" else chosen.epsilon_token,
+            steps_are_relative=is_relative if chosen.step_relative is None else chosen.step_relative,
+            inner_dropout=chosen.inner_dropout or "off",
         )
-
-    @property
-    def steps_of_pgd(self) -> int:
-        """K, or 0 where the chain has no weight."""
-        return 0 if self.rho == 0 else self.num_steps if self.num_pgd_steps is None else self.num_pgd_steps
-
-    @property
-    def steps_of_fgsm(self) -> int:
-        """T_s, or 0 where the chain has no weight."""
-        return 0 if self.rho == 1 else self.num_steps if self.num_fgsm_steps is None else self.num_fgsm_steps
-
-    @property
-    def num_inner_steps(self) -> int:
-        """N, the longer of the chains that are run; eta moves in each of these steps."""
-        return max(self.steps_of_pgd, self.steps_of_fgsm)
-
-    @property
-    def steps_are_relative(self) -> bool:
-        """Whether alpha, beta, gamma multiply the radii."""
-        return self.epsilon_relative is not None if self.step_relative is None else self.step_relative
+        return SearchPlan(**settings)
 
 
 @dataclass

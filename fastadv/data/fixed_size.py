@@ -30,18 +30,18 @@ class FilledBatch:
     """T"""
 
     def pad(self, rows: Tensor, fill: float = 0.0) -> Tensor:
-        """(T, ...) -> (T', ...), or (B, ...) -> (B + k, ...), ``fill`` at the fillers."""
+        """(T, ...) -> (T', ...), or (B, ...) -> (B + k, ...), ``fill`` at the fillers; a scalar stays."""
+        if rows.ndim == 0:
+            return rows
         is_by_token = rows.shape[0] == self.num_tokens
         total = self.batch.num_tokens if is_by_token else self.batch.num_sentences
         return F.pad(rows, (0, 0) * (rows.ndim - 1) + (0, total - rows.shape[0]), value=fill)
 
-    def tokens(self, rows: Tensor) -> Tensor:
-        """(T', ...) -> (T, ...)."""
-        return rows[: self.num_tokens]
-
-    def sentences(self, rows: Tensor) -> Tensor:
-        """(B + k, ...) -> (B, ...)."""
-        return rows[: self.num_sentences]
+    def cut(self, rows: Tensor) -> Tensor:
+        """(T', ...) -> (T, ...), or (B + k, ...) -> (B, ...): the rows that `pad` was given."""
+        if rows.ndim == 0:
+            return rows
+        return rows[: self.num_tokens if rows.shape[0] == self.batch.num_tokens else self.num_sentences]
 
 
 def num_fillers(max_length: int, quantum: int = QUANTUM) -> int:

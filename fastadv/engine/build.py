@@ -23,6 +23,7 @@ from fastadv.engine.token_counts import count_tokens
 from fastadv.errors import UserError
 from fastadv.launch.load import check_option_names
 from fastadv.objectives.base import Materials, Objective, RunFacts
+from fastadv.perturbation.chains import make_search
 from fastadv_kernels import BackendError, set_backend
 
 logger = logging.getLogger(__name__)
@@ -273,16 +274,18 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
             "and only the packed path can be traced"
         )
     engine = config.engine
+    plan = config.perturbation.resolve()
     step = Step(
         encoder,
         objective,
-        config.perturbation,
+        plan,
         companions.detection,
         engine.compile,
         engine.joint_views,
         config.train.micro_batch_size,
         companions.second,
         config.train.on_nonfinite,
+        make_search(config.perturbation.search, plan),
     )
     if config.engine.precision == "bf16" and config.engine.zero_stage == 0:
         step.compute_dtype = torch.bfloat16
@@ -326,4 +329,4 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
     dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
-    check(x, batch.to(x.device), config.perturbation, dtype)
+    check(x, batch.to(x.device), step.plan, dtype)

@@ -253,10 +253,10 @@ def rtd_generator_of(config: Config) -> Optional[str]:
 
 def _check_sizes(config: Config) -> None:
     sizes = config.perturbation
-    if sizes.as_mixed().reuse == "free":
-        if sizes.as_mixed().num_inner_steps == 0:
+    if sizes.resolve().reuse == "free":
+        if sizes.resolve().num_steps == 0:
             raise UserError("perturbation.num_steps = 0: expected at least 1 where perturbation.reuse is free")
-        if sizes.as_mixed().gradient == "separate":
+        if sizes.resolve().gradient == "separate":
             raise UserError(
                 "perturbation.gradient = separate: expected shared where perturbation.reuse is free, whose passes "
                 "train at one point"
@@ -284,7 +284,7 @@ def _check_sizes(config: Config) -> None:
                 "perturbation.step_relative = true: expected false or null where both "
                 "perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
             )
-        if sizes.as_mixed().use_eta and sizes.epsilon_token is None:
+        if sizes.resolve().use_eta and sizes.epsilon_token is None:
             raise UserError(
                 "perturbation.step_relative = true: expected false or null where "
                 "perturbation.epsilon_token is null, for perturbation.gamma has no radius then"
@@ -297,12 +297,12 @@ def warn(config: Config, is_searched: bool = True) -> None:
     Args:
         is_searched: whether the objective searches a perturbation at all.
     """
-    sizes = config.perturbation.as_mixed()
+    sizes = config.perturbation.resolve()
     # An absolute step in a relative ball meets its radius only once X is there.
     diameter = 2.0 if sizes.steps_are_relative else math.inf if sizes.epsilon is None else 2 * sizes.epsilon
-    is_perturbed = is_searched and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.steps_of_pgd)
+    is_perturbed = is_searched and 0 not in (sizes.epsilon, sizes.epsilon_relative, sizes.num_pgd_steps)
     # A single step may well be meant to end there, as SMART's is.
-    if is_perturbed and sizes.steps_of_pgd > 1 and sizes.alpha > diameter:
+    if is_perturbed and sizes.num_pgd_steps > 1 and sizes.alpha > diameter:
         unit = " epsilon" if sizes.steps_are_relative else ""
         logger.warning(
             "perturbation.alpha = %s%s is above the ball's diameter (%s%s): PGD steps end on its surface",

@@ -12,7 +12,7 @@ def check_engine(config: Config) -> None:
         UserError: one line with the key, its value and what is allowed.
     """
     engine = config.engine
-    reuse = config.perturbation.as_mixed().reuse
+    reuse = config.perturbation.resolve().reuse
     if engine.zero_stage == 3 and reuse == "none":
         raise UserError(
             "perturbation.reuse = none: expected exact, adaptive or free at engine.zero_stage 3, where no rank holds "
@@ -38,7 +38,7 @@ def check_engine(config: Config) -> None:
 
 
 def _check_micro_batches(config: Config) -> None:
-    size, reuse = config.train.micro_batch_size, config.perturbation.as_mixed().reuse
+    size, reuse = config.train.micro_batch_size, config.perturbation.resolve().reuse
     obstacle = None
     if reuse in ("none", "free"):
         obstacle = f"perturbation.reuse is {reuse}, or reuse exact or adaptive"
@@ -68,7 +68,7 @@ def _check_attention(config: Config) -> None:
 
 
 def _check_compile(config: Config) -> None:
-    engine, perturbation = config.engine, config.perturbation.as_mixed()
+    engine, perturbation = config.engine, config.perturbation.resolve()
     expected = None
     if perturbation.reuse in ("none", "free"):
         expected = f"none where perturbation.reuse is {perturbation.reuse}, or reuse exact or adaptive"
@@ -94,7 +94,7 @@ def _check_joint_views(config: Config) -> None:
         obstacle = f"data.positive_field is {show(config.data.positive_field)}"
     elif perturbation.reuse == "none":
         obstacle = "perturbation.reuse is none"
-    elif perturbation.as_mixed().inner_dropout == "frozen":
+    elif perturbation.resolve().inner_dropout == "frozen":
         obstacle = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
     if obstacle is not None:
         raise UserError(f"engine.joint_views = true: expected false or null where {obstacle}")

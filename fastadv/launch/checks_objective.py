@@ -74,7 +74,7 @@ def _check_search(config: Config, view: AdversarialView) -> None:
 
 def _check_start(config: Config) -> None:
     perturbation = config.perturbation
-    searched = perturbation.as_mixed()
+    searched = perturbation.resolve()
     if searched.sigma > 0 or searched.reuse == "free":
         return
     if perturbation.method in ("fgm", "fgsm"):

@@ -3,6 +3,7 @@
 from fastadv.perturbation.adaptive import AdaptiveReuse
 from fastadv.perturbation.ball import Sizes, check_resolution, sentence_sizes
 from fastadv.perturbation.inner_loop import Adversary, NonFiniteGradient, Perturbation
+from fastadv.perturbation.search import Search
 from fastadv.perturbation.token import EtaTable
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "EtaTable",
     "NonFiniteGradient",
     "Perturbation",
+    "Search",
     "Sizes",
     "check_resolution",
     "sentence_sizes",

@@ -10,7 +10,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from fastadv.config.schema import PerturbationConfig
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv_kernels import segment_norm
@@ -32,9 +32,9 @@ class Sizes:
     """token step"""
 
 
-def active_tokens(batch: PackedBatch, config: PerturbationConfig) -> Optional[Tensor]:
+def active_tokens(batch: PackedBatch, plan: SearchPlan) -> Optional[Tensor]:
     """(T,) bool, the tokens that are perturbed; None where all are."""
-    return None if config.perturb_special_tokens else ~batch.is_special
+    return None if plan.perturb_special_tokens else ~batch.is_special
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -59,32 +59,29 @@ def sentence_rms(x: Tensor, batch: PackedBatch, active: Optional[Tensor] = None)
     return segment_norm(x, batch.cu_seqlens, "l2") / num_entries.clamp(min=1).sqrt(), num_entries
 
 
-def sentence_sizes(x: Tensor, batch: PackedBatch, config: PerturbationConfig, active: Optional[Tensor] = None) -> Sizes:
+def sentence_sizes(x: Tensor, batch: PackedBatch, plan: SearchPlan, active: Optional[Tensor] = None) -> Sizes:
     """Radii and steps for the embeddings ``x`` (T, E), constants of the search.
 
     With ``epsilon_relative`` kappa the radius is kappa * RMS(X_s) * n^(1/p), n = len * E for delta and E for eta
-    (exponent 0 for linf); steps are multiples of the radii where ``step_relative`` holds.
+    (exponent 0 for linf); steps are multiples of the radii where ``plan`` says so.
     """
     ones = torch.ones(batch.num_sentences, dtype=wide(x.dtype), device=x.device)
-    if config.epsilon_relative is not None:
+    if plan.epsilon_relative is not None:
         rms, num_entries = sentence_rms(x, batch, active)
-        epsilon = config.epsilon_relative * rms * entries_root(num_entries, config.norm)
-        epsilon_token = config.epsilon_relative * rms * entries_root(float(x.shape[1]), config.norm)
+        epsilon = plan.epsilon_relative * rms * entries_root(num_entries, plan.norm)
+        epsilon_token = plan.epsilon_relative * rms * entries_root(float(x.shape[1]), plan.norm)
     else:
-        radius_token = config.epsilon if config.epsilon_token == "equal" else config.epsilon_token
-        epsilon = None if config.epsilon is None else config.epsilon * ones
-        epsilon_token = None if radius_token is None else radius_token * ones
+        epsilon = None if plan.epsilon is None else plan.epsilon * ones
+        epsilon_token = None if plan.epsilon_token is None else plan.epsilon_token * ones
     unit = unit_token = ones
-    if config.steps_are_relative:
-        if epsilon is None or (config.use_eta and epsilon_token is None):
+    if plan.steps_are_relative:
+        if epsilon is None or (plan.use_eta and epsilon_token is None):
             raise UserError("perturbation.step_relative true needs a radius: epsilon and epsilon_token are null")
         unit, unit_token = epsilon, epsilon_token if epsilon_token is not None else ones
-    return Sizes(epsilon, epsilon_token, config.alpha * unit, config.beta * unit, config.gamma * unit_token)
+    return Sizes(epsilon, epsilon_token, plan.alpha * unit, plan.beta * unit, plan.gamma * unit_token)
 
 
-def check_resolution(
-    x: Tensor, batch: PackedBatch, config: PerturbationConfig, dtype: Optional[torch.dtype] = None
-) -> None:
+def check_resolution(x: Tensor, batch: PackedBatch, plan: SearchPlan, dtype: Optional[torch.dtype] = None) -> None:
     """Refuses a ball too small for the compute type: one in which most entries of X could not move at all.
 
     An entry of a perturbation on the ball's surface has the size epsilon * n^(-1/p) (exponent 0 for linf); adding it
@@ -96,14 +93,13 @@ def check_resolution(
     Raises:
         UserError: more than half of X's entries would not move.
     """
-    config = config.as_mixed()
-    active = active_tokens(batch, config)
-    sizes = sentence_sizes(x, batch, config, active)
+    active = active_tokens(batch, plan)
+    sizes = sentence_sizes(x, batch, plan, active)
     if sizes.epsilon is None or not bool((sizes.epsilon > 0).any()):
         return
     dtype = dtype or x.dtype
     _, num_entries = sentence_rms(x, batch, active)
-    per_entry = sizes.epsilon / entries_root(num_entries.clamp(min=1), config.norm)
+    per_entry = sizes.epsilon / entries_root(num_entries.clamp(min=1), plan.norm)
     x = x.detach().to(torch.float64)
     # One unit in the last place of a number in [2^e, 2^(e+1)) is 2^e times the type's machine epsilon.
     mantissa, exponent = torch.frexp(x)
@@ -115,7 +111,7 @@ def check_resolution(
     share = lost.double().mean().item()
     if share > 0.5:
         raise UserError(
-            f"perturbation.epsilon: a radius of {sizes.epsilon.mean().item():.3g} ({config.norm}) is below "
+            f"perturbation.epsilon: a radius of {sizes.epsilon.mean().item():.3g} ({plan.norm}) is below "
             f"the resolution of {str(dtype).removeprefix('torch.')} at {share:.0%} of the embeddings' entries; "
             "take a larger radius (epsilon_relative 0.1 is a tenth of their size) or engine.precision fp32"
         )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fastadv.perturbation.ball import wide
-from fastadv.perturbation.chains import Chains, Gradients, perturbed
-from fastadv.perturbation.inner_loop import Perturbation
+from fastadv.perturbation.inner_loop import Adversary, Perturbation
+from fastadv.perturbation.search import Gradients, perturbed
 from fastadv.perturbation.trace import Trace
 
 PassLoss = Callable[[Tensor, int], Tensor]
@@ -39,16 +39,19 @@ class FreePasses:
 
 
 def free_passes(
-    start: Chains,
+    adversary: Adversary,
+    trace: Trace,
     x: Tensor,
     loss: PassLoss,
     inputs: Sequence[Tensor],
     keeps_last: bool = False,
     raised: Optional[Sequence[Tensor]] = None,
 ) -> FreePasses:
-    """N passes from ``start``, N of its config.
+    """N passes, N of the adversary's search.
 
     Args:
+        adversary: moves the perturbation.
+        trace: says where it begins, and takes down what is done.
         x: (T, E) embeddings.
         loss: its gradient by the points moves the perturbation; only its direction counts, not its size.
         inputs: what the gradients are wanted by, beside ``x``: parameters, and views that all passes share.
@@ -57,20 +60,20 @@ def free_passes(
         raised: what the trace takes for each pass's loss, appended by ``loss``, where that has terms the search does
             not raise.
     """
-    config, trace, chains = start.around.config, Trace(start), start
-    num_passes, num_sentences = config.num_inner_steps, start.around.batch.num_sentences
+    search, around, state = adversary.moves, trace.around, trace.start
+    num_passes, num_sentences = search.num_steps, around.batch.num_sentences
     values: list[Tensor] = []
     sums: list[Optional[Tensor]] = [None] * (1 + len(inputs))
     last: Optional[Tensor] = None
     for t in range(1, num_passes + 1):
         if keeps_last and t == num_passes:
-            point = perturbed(x, chains.shift)
+            point = perturbed(x, search.shift(state))
             with torch.enable_grad():
                 value = loss(point if point.requires_grad else point.requires_grad_(), t)
                 last = value / num_passes
             trace.losses.append((raised[-1] if raised else value.detach()) * num_sentences)
             break
-        point = perturbed(x.detach(), chains.shift).requires_grad_()
+        point = perturbed(x.detach(), search.shift(state)).requires_grad_()
         with torch.enable_grad():
             value = loss(point, t)
             grads = torch.autograd.grad(value, [point, *inputs], allow_unused=True)
@@ -78,16 +81,16 @@ def free_passes(
             if grad is not None:
                 part = grad.to(wide(grad.dtype)) / num_passes
                 sums[i] = part if sums[i] is None else sums[i].add_(part)
-        grad = Gradients.shared(chains.around.of_active(grads[0]))
+        grad = Gradients.shared(around.of_active(grads[0]))
         values.append(value.detach())
         # A trace has sums over sentences, a pass's loss is a mean.
         trace.add(t, grad, (raised[-1] if raised else values[-1]) * num_sentences)
         del grads, value
         if t < num_passes:
-            chains = chains.move(t, grad)
+            state = search.move(state, t, grad, around)
     wide_type = wide(x.dtype)
     value = torch.stack(values).to(wide_type).sum() / num_passes if values else x.new_zeros((), dtype=wide_type)
-    return FreePasses(value, sums[0], sums[1:], last, Perturbation.of(chains, trace))
+    return FreePasses(value, sums[0], sums[1:], last, Perturbation.of(search, state, trace))
 
 
 def with_gradients(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Optional[Tensor]]) -> Tensor:

@@ -1,6 +1,6 @@
 """N gradient steps towards the worst perturbation (RobustSentEmbed Algorithm 1, METHODS 1).
 
-The search knows embeddings, a loss of embeddings, and nothing of encoders or objectives, so it serves any training
+The loop knows embeddings, a loss of embeddings, and nothing of encoders or objectives, so it serves any training
 loop::
 
     adversary = Adversary(PerturbationConfig(epsilon_relative=0.1, alpha=1.0, beta=0.4, gamma=0.7), model)
@@ -18,15 +18,16 @@ A search that starts at X itself may take its first gradient from the graph of t
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Callable
 
 import torch
 from torch import Tensor, nn
 
 from fastadv.config.schema import PerturbationConfig
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
-from fastadv.perturbation.chains import Chains, Gradients, Surroundings, perturbed
-from fastadv.perturbation.sentence import mix
+from fastadv.perturbation.chains import MixedSearch
+from fastadv.perturbation.search import Gradients, Search, State, Surroundings, perturbed
 from fastadv.perturbation.trace import Trace
 
 InnerLoss = Callable[[Tensor], Tensor]
@@ -58,70 +59,65 @@ class Perturbation:
     """What a search found. All tensors are constants (no graph)."""
 
     delta: Tensor
-    """(T, E) delta_f, the mix of both chains"""
-    eta: Optional[Tensor]
-    """(T, E), or None where no token-level perturbation is searched"""
-    delta_pgd: Tensor
-    """(T, E) end of the PGD chain"""
-    delta_fgsm: Tensor
-    """(T, E) end of the FGSM chain"""
+    """(T, E) the sentence-level perturbation"""
+    eta: Tensor | None
+    """(T, E) the token-level perturbation, or None where none is searched"""
+    state: State
+    """where the search ended"""
     gain: Tensor
     """scalar: inner loss a sentence where the last gradient was taken, less that where the first one was. So it is what
     all steps but the last have gained, and 0 where fewer than two gradients were taken"""
     nonfinite_step: Tensor
     """(B,) int64: the inner step (from 1) whose gradient was not finite in that sentence first, 0 for never"""
-    epsilon_token: Optional[Tensor]
+    epsilon_token: Tensor | None
     """(B,) radius of eta, or None"""
     trace: Trace
     """what the search did"""
 
     @classmethod
-    def of(cls, end: Chains, trace: Trace) -> "Perturbation":
-        """Where a search ended."""
-        sizes, use_eta = end.around.sizes, end.around.config.use_eta
+    def of(cls, search: Search, end: State, trace: Trace) -> "Perturbation":
+        """What ``search`` found, which ended at ``end``."""
+        delta, eta = search.delta(end), search.eta(end)
         return cls(
-            delta=end.delta,
-            eta=end.eta,
-            delta_pgd=end.pgd,
-            delta_fgsm=end.fgsm,
-            gain=trace.gain,
+            delta=delta,
+            eta=eta,
+            state=end,
+            gain=trace.gain(delta),
             nonfinite_step=trace.nonfinite_step,
-            epsilon_token=sizes.epsilon_token if use_eta else None,
+            epsilon_token=None if eta is None else trace.around.sizes.epsilon_token,
             trace=trace,
         )
 
 
 class Adversary:
-    """Searches perturbations as ``config`` says.
+    """Searches perturbations.
 
     Args:
-        config: norms, radii, steps and reuse.
+        config: norms, radii, steps and reuse, as configured or resolved.
         modules: whatever owns the parameters that enter the inner loss. They are frozen while a search runs
             or, under ``reuse: none``, take part in its full backward.
+        search: how the perturbation moves; None: the shipped `MixedSearch`.
     """
 
-    def __init__(self, config: PerturbationConfig, *modules: nn.Module):
-        self.config = config.as_mixed()
+    def __init__(self, config: PerturbationConfig | SearchPlan, *modules: nn.Module, search: Search | None = None):
+        self.plan = config.resolve() if isinstance(config, PerturbationConfig) else config
+        self.moves = MixedSearch(self.plan) if search is None else search
         self._modules = modules
-        self._is_reference = config.reuse == "none"
+        self._is_reference = self.plan.reuse == "none"
 
-    @property
-    def starts_at_clean(self) -> bool:
-        """Whether the first gradient is taken at x itself: delta starts at 0 and there is no eta."""
-        return self.config.sigma == 0 and not self.config.use_eta
-
-    def start(self, x: Tensor, batch: PackedBatch, eta: Optional[Tensor] = None) -> Chains:
-        """Where a search around ``x`` (T, E) begins; ``eta`` as in `search`."""
-        return Chains.start(Surroundings.of(self.config, x, batch), x, eta)
+    def start(self, x: Tensor, batch: PackedBatch, eta: Tensor | None = None) -> tuple[Surroundings, State]:
+        """What surrounds a search around ``x`` (T, E), and where it begins; ``eta`` as in `search`."""
+        around = Surroundings.of(self.plan, x, batch)
+        return around, self.moves.start(x, around, eta)
 
     def search(
         self,
         x: Tensor,
         batch: PackedBatch,
         loss: InnerLoss,
-        eta: Optional[Tensor] = None,
-        at_clean: Optional[CleanGradient] = None,
-        num_gradients: Optional[int] = None,
+        eta: Tensor | None = None,
+        at_clean: CleanGradient | None = None,
+        num_gradients: int | None = None,
         keeps_gradients: bool = False,
     ) -> Perturbation:
         """Finds delta and eta that raise ``loss`` around ``x``.
@@ -130,78 +126,62 @@ class Adversary:
             x: (T, E) embeddings; taken as a constant.
             loss: sums over sentences; every sentence's part must depend on its own tokens only.
             eta: (T, E) start of the token-level perturbation, by default 0; without ``use_eta`` it must be None.
-            at_clean: serves as the first gradient where the search `starts_at_clean`, unless ``reuse`` is none.
+            at_clean: serves as the first gradient where the search starts at X itself, unless ``reuse`` is none.
             num_gradients: gradients taken; steps after so many reuse the last. None: one a step.
-            keeps_gradients: keep them all in the result's trace.
+            keeps_gradients: keep the gradients of all steps in the result's trace.
 
         Returns:
             The perturbation; non-finite gradients are recorded in it and leave their sentence's part as it was.
         """
         x = x.detach()
-        chains = self.start(x, batch, eta)
-        return Perturbation.of(*self._run(x, chains, loss, at_clean, num_gradients, keeps_gradients))
+        trace = Trace(*self.start(x, batch, eta), keeps_gradients)
+        return Perturbation.of(self.moves, self._run(x, trace, loss, at_clean, num_gradients), trace)
 
     def _run(
-        self,
-        x: Tensor,
-        chains: Chains,
-        loss: InnerLoss,
-        at_clean: Optional[CleanGradient],
-        num_gradients: Optional[int],
-        keeps_gradients: bool,
-    ) -> tuple[Chains, Trace]:
-        """Where a search that starts at ``chains`` ends, and what it did; arguments as in `search`."""
-        trace = Trace(chains, keeps_gradients)
+        self, x: Tensor, trace: Trace, loss: InnerLoss, at_clean: CleanGradient | None, num_gradients: int | None
+    ) -> State:
+        """Where a search that begins as ``trace`` says ends; the trace keeps what it does. Arguments as in `search`."""
+        around, state = trace.around, trace.start
+        serves_first = at_clean is not None and self.moves.starts_at_clean and not self._is_reference
         with nullcontext() if self._is_reference else self._frozen():
-            for step in range(1, self.config.num_inner_steps + 1):
+            for step in range(1, self.moves.num_steps + 1):
                 if num_gradients is None or step <= num_gradients:
-                    if step == 1 and at_clean is not None and self.starts_at_clean and not self._is_reference:
+                    if step == 1 and serves_first:
                         grad, value = at_clean()
-                        # Both chains stand at x.
-                        grads = Gradients.shared(chains.around.of_active(grad))
+                        # Every point is X itself.
+                        grads = Gradients.shared(around.of_active(grad))
                     else:
-                        grads, value = self._gradients(x, chains, loss)
+                        grads, value = self._gradients(x, state, loss, around)
                     trace.add(step, grads, value)
-                chains = self._move(chains, step, grads)
-        return chains, trace
+                state = self._move(state, step, grads, around)
+        return state
 
-    def losses_at(self, x: Tensor, loss: InnerLoss, *points: Chains) -> list[Tensor]:
-        """The inner loss at each of ``points``, summed over sentences."""
+    def losses_at(self, x: Tensor, loss: InnerLoss, *states: State) -> list[Tensor]:
+        """The inner loss at each of ``states``, summed over sentences."""
         with torch.no_grad():
-            return [loss(perturbed(x.detach(), point.shift)) for point in points]
+            return [loss(perturbed(x.detach(), self.moves.shift(state))) for state in states]
 
-    def _move(self, chains: Chains, step: int, grads: Gradients) -> Chains:
-        return chains.move(step, grads)
+    def _move(self, state: State, step: int, grads: Gradients, around: Surroundings) -> State:
+        return self.moves.move(state, step, grads, around)
 
-    def _gradients(self, x: Tensor, chains: Chains, loss: InnerLoss) -> tuple[Gradients, Tensor]:
-        """The gradients that move the chains, and the loss at the point they were taken (rho-mixed)."""
-        rho = self.config.rho
-        if self.config.gradient == "shared" or rho in (0, 1):
-            points = [chains.delta]
-        else:
-            points = [chains.pgd, chains.fgsm]
-        taken = [self._gradient(x, chains, point, loss) for point in points]
-        if len(taken) == 1:
-            (grad, value), *_ = taken
-            grads = Gradients.shared(grad)
-        else:
-            (grad_pgd, value_pgd), (grad_fgsm, value_fgsm) = taken
-            grads = Gradients(grad_pgd, grad_fgsm, mix(grad_pgd, grad_fgsm, rho))
-            value = rho * value_pgd + (1 - rho) * value_fgsm
-        if self._is_reference and self.config.use_eta:
+    def _gradients(self, x: Tensor, state: State, loss: InnerLoss, around: Surroundings) -> tuple[Gradients, Tensor]:
+        """The gradients that move the state, and the loss where they were taken."""
+        points = self.moves.points(state)
+        grads, values = zip(*(self._gradient(x, point, loss, around) for point in points))
+        taken = Gradients.shared(*grads)
+        if self._is_reference and self.moves.eta(state) is not None:
             # The reference takes eta's gradient by a pass of its own, at the same point.
-            own = [self._gradient(x, chains, point, loss)[0] for point in points]
-            grads = Gradients(grads.pgd, grads.fgsm, own[0] if len(own) == 1 else mix(own[0], own[1], rho))
-        return grads, value
+            taken = taken._replace(eta=tuple(self._gradient(x, point, loss, around)[0] for point in points))
+        return taken, self.moves.mixed(list(values))
 
-    def _gradient(self, x: Tensor, chains: Chains, delta: Tensor, loss: InnerLoss) -> tuple[Tensor, Tensor]:
-        """d loss / d (delta + eta) at x + delta + eta, (T, E), 0 at tokens that are not perturbed; and the loss."""
-        point = perturbed(x, chains.with_eta(delta)).requires_grad_()
+    def _gradient(self, x: Tensor, shift: Tensor, loss: InnerLoss, around: Surroundings) -> tuple[Tensor, Tensor]:
+        """d loss / d shift at x + shift, (T, E), 0 at tokens that are not perturbed; and the loss."""
+        point = perturbed(x, shift).requires_grad_()
         with torch.enable_grad():
             value = loss(point)
             wanted = [point, *self._parameters()] if self._is_reference else [point]
             grad, *_ = torch.autograd.grad(value, wanted, allow_unused=len(wanted) > 1)
-        return chains.around.of_active(grad), value.detach()
+        return around.of_active(grad), value.detach()
 
     def _parameters(self):
         return [p for module in self._modules for p in module.parameters() if p.requires_grad]

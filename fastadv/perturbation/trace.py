@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fastadv.perturbation.chains import Chains, Gradients
+from fastadv.perturbation.search import Gradients, Search, State, Surroundings
 from fastadv_kernels import direction, segment_norm
 from fastadv_kernels.segment import segment_sum
 
@@ -15,18 +15,20 @@ class Trace:
     """Kept while a search runs.
 
     Args:
-        start: where the search began.
-        keeps_gradients: whether ``gradients`` holds all of them, (T, E) and more a step, and not the last alone.
+        around: the surroundings of the search.
+        start: where it began.
+        keeps_gradients: whether ``gradients`` holds those of all steps, (T, E) or more a step, or of the last alone.
     """
 
-    start: Chains
+    around: Surroundings
+    start: State
     keeps_gradients: bool = False
     gradients: list[Gradients] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     """summed over sentences, where each gradient was taken"""
 
     def __post_init__(self):
-        batch = self.start.around.batch
+        batch = self.around.batch
         # (B,) int64: the inner step, from 1, whose gradient was not finite in that sentence first; 0 for never.
         self.nonfinite_step = torch.zeros(batch.num_sentences, dtype=torch.int64, device=batch.cu_seqlens.device)
 
@@ -36,31 +38,41 @@ class Trace:
             self.gradients.clear()
         self.gradients.append(grads)
         self.losses.append(loss)
-        for grad in grads.of_chains():
-            is_bad = ~segment_norm(grad, self.start.around.batch.cu_seqlens, "linf").isfinite()
+        for grad in grads.delta:
+            is_bad = ~segment_norm(grad, self.around.batch.cu_seqlens, "linf").isfinite()
             self.nonfinite_step = torch.where(is_bad & (self.nonfinite_step == 0), step, self.nonfinite_step)
 
-    @property
-    def gain(self) -> Tensor:
-        """Loss a sentence where the last gradient was taken, less that where the first one was."""
-        num_sentences = self.start.around.batch.num_sentences
+    def gain(self, like: Tensor) -> Tensor:
+        """Loss a sentence where the last gradient was taken, less that where the first one was; 0, of the type of
+        ``like``, where none was taken."""
         if not self.losses:
-            return self.start.delta.new_zeros(())
-        return (self.losses[-1] - self.losses[0]) / num_sentences
+            return like.new_zeros(())
+        return (self.losses[-1] - self.losses[0]) / self.around.batch.num_sentences
+
+    def end_with(self, search: Search, num_gradients: int) -> State:
+        """Where ``search`` would have ended, had its steps after ``num_gradients`` reused the last of these gradients.
+
+        The steps before are the same in both: no gradient is taken again.
+        """
+        state = self.start
+        for step in range(1, search.num_steps + 1):
+            state = search.move(state, step, self.gradients[min(step, num_gradients) - 1], self.around)
+        return state
 
     def agreements(self) -> Tensor:
         """(B, N): min over u >= t of cos(g_t, g_u), the least a gradient agrees with all later ones of its sentence.
 
-        Separate gradients count by the chain that agrees less. Two gradients that are zero agree, and a sentence whose
-        gradient is not finite, which is not moved by it either, has no say: 1.
+        Of gradients at several points the one that agrees least counts. Two gradients that are zero agree, and a
+        sentence whose gradient is not finite, which does not move it either, counts as 1.
+
+        Raises:
+            ValueError: the gradients were not kept.
         """
         if not self.keeps_gradients:
             raise ValueError("the gradients were not kept")
-        cu_seqlens = self.start.around.batch.cu_seqlens
-        chains = [[grads.pgd for grads in self.gradients]]
-        if any(grads.pgd is not grads.fgsm for grads in self.gradients):
-            chains.append([grads.fgsm for grads in self.gradients])
-        units = [[direction(grad, "l2", cu_seqlens) for grad in grads] for grads in chains]
+        cu_seqlens = self.around.batch.cu_seqlens
+        chains = zip(*(grads.delta for grads in self.gradients))
+        units = [[direction(grad, "l2", cu_seqlens) for grad in of_chain] for of_chain in chains]
         columns = []
         for t in range(len(self.gradients)):
             least = torch.ones_like(self.nonfinite_step, dtype=units[0][0].dtype)
@@ -69,16 +81,6 @@ class Trace:
                     least = torch.minimum(least, _cosine(of_chain[t], later, cu_seqlens))
             columns.append(least)
         return torch.stack(columns, dim=1)
-
-    def end_with(self, num_gradients: int, num_steps: int) -> Chains:
-        """Where the search would have ended, had its steps after ``num_gradients`` reused the last of these.
-
-        The steps before are the same in both: no gradient is taken anew.
-        """
-        chains = self.start
-        for step in range(1, num_steps + 1):
-            chains = chains.move(step, self.gradients[min(step, num_gradients) - 1])
-        return chains
 
 
 def _cosine(unit: Tensor, other: Tensor, cu_seqlens: Tensor) -> Tensor:

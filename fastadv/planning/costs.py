@@ -115,7 +115,7 @@ class StepCosts:
     """
 
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
-        self.config, self.search = config, config.perturbation.as_mixed()
+        self.config, self.search = config, config.perturbation.resolve()
         self.encoder = shape_of(config.encoder, model_config)
         self.objective = _objective_of(config, self.encoder)
         self.needs = self.objective.needs
@@ -176,7 +176,7 @@ class StepCosts:
     @property
     def num_key_sets(self) -> int:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
-        num_passes = self.search.num_inner_steps if self.search.reuse == "free" else 1
+        num_passes = self.search.num_steps if self.search.reuse == "free" else 1
         has_adversarial_keys = self.needs.adversarial is not None and self.needs.adversarial.keys
         return self.num_positive_views + num_passes * has_adversarial_keys + self.objective.num_gathered
 
@@ -230,7 +230,7 @@ class StepCosts:
             shape.hidden_size,
             shape.embedding_size,
             shape.vocab_size,
-            num_passes=self.search.num_inner_steps if is_free else 1,
+            num_passes=self.search.num_steps if is_free else 1,
         )
         found = {"clean views": self.num_clean_views * outer}
         # Other texts are taken to be as long as the sentences.
@@ -246,7 +246,7 @@ class StepCosts:
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
             if is_free:
                 outer_of_x = attacked_passes.outer(True) + 3 * head
-                found["passes that search and train"] = self.search.num_inner_steps * outer_of_x
+                found["passes that search and train"] = self.search.num_steps * outer_of_x
             else:
                 attacked = self.objective.inner_loss_flops(sizes)
                 gradient = forward + by_input + 2 * attacked
@@ -276,7 +276,7 @@ class StepCosts:
         is_probe: Optional[bool],
     ) -> float:
         search = self.search
-        num_steps = search.num_inner_steps
+        num_steps = search.num_steps
         points = 2 if search.gradient == "separate" and search.rho not in (0, 1) else 1
         if search.reuse == "none":
             return num_steps * points * (2 if search.use_eta else 1) * reference
@@ -313,7 +313,7 @@ class StepCosts:
         if self.has_detection:
             total += times * Passes(self.encoder, batch, False).forward()
         if is_checkpointed and self.needs.adversarial is not None:
-            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_inner_steps
+            gradients = 1 if self.search.reuse == "adaptive" else self.search.num_steps
             total += gradients * passes.forward()
         return total
 

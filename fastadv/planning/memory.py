@@ -138,7 +138,7 @@ def activations(costs: StepCosts, batch: BatchSize, num_ranks: int = 1, is_fused
     inner = 0.0
     if costs.needs.adversarial is not None and costs.search.reuse == "free":
         outer = inner = (costs.num_clean_views + 1) * graph.of_view()
-    elif costs.needs.adversarial is not None and costs.search.num_inner_steps > 0:
+    elif costs.needs.adversarial is not None and costs.search.num_steps > 0:
         is_full = costs.search.reuse == "none"
         inner = num_waiting * graph.of_view() + graph.of_inner_step(is_full)
     return perturbations + keys + max(outer, inner) + graph.of_layer_run_again()

@@ -4,7 +4,8 @@ The reference defines an op; the others are faster forms of it that some ops hav
 ``backend``, else ``set_backend``'s, else ("auto") the best form that can take these tensors. A form that is
 named and cannot run raises ``BackendError``, in one line that says what can; nothing falls back silently.
 ``set_backend("native")`` speaks of the ops that have a native form: the others have the reference alone and
-run it. Each op adds its own forms (``add_form``), in the order in which "auto" tries them.
+run it. An op gets its forms where it gets what runs them: ``library.define_op`` writes both down, and an op that nobody
+registered is an error, not a reference that runs without a word.
 """
 
 import ctypes
@@ -55,15 +56,15 @@ TRITON_FORM = Form("cuda", (torch.float32, torch.bfloat16, torch.float16))
 NATIVE_FORM = Form("cpu", (torch.float32,), needs_library=True)
 
 FORMS: dict[str, dict[str, Form]] = {}
-"""op -> name of a backend -> its form"""
+"""op -> name of a backend -> its form, of every op; ``library.define_op`` and ``reference_alone`` write it"""
 
 compiles_without_gpu = False
 """set while kernels are compiled for a GPU that is not there: their launchers then take CPU tensors"""
 
 
-def add_form(op: str, name: str, form: Form) -> None:
-    """Says that ``op`` has a form for backend ``name``."""
-    FORMS.setdefault(op, {})[name] = form
+def reference_alone(op: str) -> None:
+    """Registers an op without a fast form."""
+    FORMS[op] = {}
 
 
 def _cpu_stands_in(tensor: Tensor) -> bool:
@@ -155,15 +156,17 @@ def resolve(
         norm: the norm of ops that have one.
 
     Raises:
-        ValueError: an unknown backend.
+        ValueError: an unknown backend, or an op that is not registered.
         BackendError: the backend was named and cannot run.
     """
+    if op not in FORMS:
+        raise ValueError(f"{op} is not registered: library.define_op registers an op and its forms")
     named = explicit if explicit is not None else _chosen
     if named not in BACKENDS:
         raise ValueError(f"backend is {named!r}; allowed: {', '.join(BACKENDS)}")
     if named == "reference":
         return "reference"
-    forms = FORMS.get(op, {})
+    forms = FORMS[op]
     tensors = (tensors,) if isinstance(tensors, Tensor) else tensors
     if named == "auto":
         for name, form in forms.items():

@@ -12,7 +12,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import resolve
+from .backend import reference_alone, resolve
 from .segment import (
     at_least_float32,
     check_norm,
@@ -22,6 +22,8 @@ from .segment import (
     segment_sum,
     spread,
 )
+
+reference_alone("direction")
 
 
 def direction_reference(grad: Tensor, norm: str, cu_seqlens: Optional[Tensor] = None) -> Tensor:

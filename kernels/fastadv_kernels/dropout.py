@@ -15,7 +15,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import Form, add_form, native_library, resolve
+from .backend import Form, native_library, resolve
 from .library import LIBRARY, define_op, run_op
 from .segment import at_least_float32
 
@@ -90,10 +90,12 @@ def _backward(ctx, grad: Tensor):
 
 
 define_op(
-    "dropout(Tensor x, float p, Tensor seed) -> Tensor", _fake, None if native_library is None else _dropout_native
+    "dropout(Tensor x, float p, Tensor seed) -> Tensor",
+    _fake,
+    _dropout_native,
+    native_form=Form("cpu", (torch.float32, torch.bfloat16), needs_library=True, has_derivative=True),
 )
 torch.library.register_autograd("fastadv::dropout", _backward, setup_context=_setup, lib=LIBRARY)
-add_form("dropout", "native", Form("cpu", (torch.float32, torch.bfloat16), needs_library=True, has_derivative=True))
 
 
 def dropout(x: Tensor, p: float, seed: Optional[Tensor] = None, *, backend: Optional[str] = None) -> Tensor:

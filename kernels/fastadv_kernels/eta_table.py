@@ -15,7 +15,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
+from .backend import native_library, reference_alone, resolve
 from .library import define_op, run_op
 from .native import packed_arguments, vector
 from .segment import at_least_float32, check_floating
@@ -72,18 +72,17 @@ def _write_mean_native(table, ids, order, starts, eta):
 define_op(
     "eta_table_read(Tensor table, Tensor token_ids) -> Tensor",
     _read_fake,
-    None if native_library is None else _read_native,
-    triton="eta_table_triton:launch_read",
+    _read_native,
+    "eta_table_triton:launch_read",
 )
 define_op(
     "eta_table_write_mean(Tensor(a!) table, Tensor ids, Tensor order, Tensor starts, Tensor eta) -> ()",
     _write_mean_fake,
-    None if native_library is None else _write_mean_native,
-    triton="eta_table_triton:launch_write",
+    _write_mean_native,
+    "eta_table_triton:launch_write",
 )
-for _op in ("eta_table_read", "eta_table_write_mean"):
-    add_form(_op, "triton", TRITON_FORM)
-    add_form(_op, "native", NATIVE_FORM)
+reference_alone("eta_table_sums")
+reference_alone("eta_table_write")
 
 
 def _check_words(op: str, token_ids: Tensor, rows: Tensor, num_tokens: Optional[int]) -> None:

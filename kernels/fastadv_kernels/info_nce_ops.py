@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 
 from . import info_nce_blocked
-from .backend import Form, add_form
+from .backend import Form
 from .library import LIBRARY, define_op, run_op, triton_launcher
 
-HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+_HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+_FORMS = {
+    "native_form": Form("cpu", _HALF_AND_SINGLE, has_derivative=True),
+    "triton_form": Form("cuda", _HALF_AND_SINGLE, has_derivative=True),
+}
 
 _INPUTS = (
     "Tensor query, Tensor keys, Tensor? hard_negatives, Tensor? query_ids, Tensor? key_ids, "
@@ -66,17 +70,20 @@ define_op(
     _forward_fake,
     info_nce_blocked.forward,
     "info_nce_triton:launch_forward",
+    **_FORMS,
 )
 define_op(
     f"info_nce_backward(Tensor grad_loss, Tensor negative, {_INPUTS}, {_NEEDS}) -> (Tensor, Tensor, Tensor)",
     _backward_fake,
     info_nce_blocked.backward,
     "info_nce_triton:launch_backward",
+    **_FORMS,
 )
 define_op(
     f"info_nce_total(Tensor factor, {_INPUTS}, {_NEEDS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _total_fake,
     info_nce_blocked.total,
+    **_FORMS,
 )
 # The inputs come along so that what it returns depends on them in autograd's eyes.
 define_op(
@@ -84,9 +91,8 @@ define_op(
     "Tensor query, Tensor keys, Tensor? hard_negatives) -> (Tensor, Tensor, Tensor)",
     _total_backward_fake,
     _total_backward,
+    **_FORMS,
 )
-add_form("info_nce", "native", Form("cpu", HALF_AND_SINGLE, has_derivative=True))
-add_form("info_nce", "triton", Form("cuda", HALF_AND_SINGLE, has_derivative=True))
 
 
 def _save_rows(ctx, inputs, output):

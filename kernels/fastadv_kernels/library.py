@@ -5,26 +5,42 @@ from typing import Callable, Optional
 
 import torch
 
+from . import backend
+from .backend import NATIVE_FORM, TRITON_FORM, Form
+
 LIBRARY = torch.library.Library("fastadv", "DEF")
 TRITON_LAUNCHERS: dict[str, str] = {}
-"""op -> "module:function" of this package"""
+"""op -> "module:function" of this package, or of a package anywhere"""
 
 
-def define_op(schema: str, fake: Callable, cpu: Optional[Callable], triton: Optional[str] = None) -> None:
-    """Registers an op, opaque to torch.compile.
+def define_op(
+    schema: str,
+    fake: Callable,
+    native: Optional[Callable] = None,
+    triton: Optional[str] = None,
+    native_form: Form = NATIVE_FORM,
+    triton_form: Form = TRITON_FORM,
+) -> None:
+    """Registers an op, opaque to torch.compile, with its fast forms: `backend.resolve` then knows each that is given.
 
     Args:
-        schema: as `torch.library.Library.define` takes it.
+        schema: as `torch.library.Library.define` takes it; the op is ``torch.ops.fastadv.<name>``.
         fake: gives empty results of the right shapes, without data.
-        cpu: runs on CPU tensors; None where this installation has no fast form there.
-        triton: what runs on CUDA tensors, as "module:function" of this package, imported at the first call.
+        native: runs on CPU tensors.
+        triton: what runs on CUDA tensors, as "module:function", imported at the first call.
+        native_form, triton_form: what these take. Where the native form needs the C++ library, and this installation
+            has none, the reference runs, as for an op without one.
     """
     name = schema.partition("(")[0]
     LIBRARY.define(schema)
     torch.library.register_fake(f"fastadv::{name}", fake, lib=LIBRARY)
-    if cpu is not None:
-        LIBRARY.impl(name, cpu, "CPU")
+    forms = backend.FORMS[name] = {}
+    if native is not None:
+        forms["native"] = native_form
+        if not native_form.needs_library or backend.native_library is not None:
+            LIBRARY.impl(name, native, "CPU")
     if triton is not None:
+        forms["triton"] = triton_form
         TRITON_LAUNCHERS[name] = triton
         LIBRARY.impl(name, lambda *arguments: triton_launcher(name)(*arguments), "CUDA")
 

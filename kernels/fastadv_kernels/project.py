@@ -16,7 +16,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
+from .backend import native_library, resolve
 from .library import define_op, run_op
 from .native import address, packed_arguments, sizes
 from .segment import (
@@ -115,11 +115,9 @@ def _project_native(x, epsilon, norm, cu_seqlens):
 define_op(
     "project(Tensor x, Tensor epsilon, str norm, Tensor? cu_seqlens) -> Tensor",
     _project_fake,
-    None if native_library is None else _project_native,
-    triton="project_triton:launch",
+    _project_native,
+    "project_triton:launch",
 )
-add_form("project", "triton", TRITON_FORM)
-add_form("project", "native", NATIVE_FORM)
 
 
 def project(

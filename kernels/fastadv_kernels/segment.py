@@ -14,9 +14,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import resolve
+from .backend import reference_alone, resolve
 
 NORMS = ("linf", "l2", "l1")
+reference_alone("row_norm")
+reference_alone("segment_norm")
 
 
 def check_norm(norm: str) -> None:

@@ -14,7 +14,7 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor
 
-from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
+from .backend import native_library, resolve
 from .direction import direction_reference
 from .library import define_op, run_op
 from .native import address, packed_arguments, sizes
@@ -138,25 +138,15 @@ _PAIR = (
     "(Tensor delta_pgd, Tensor delta_fgsm, Tensor grad, Tensor cu_seqlens, Tensor alpha, Tensor beta, "
     "Tensor? epsilon, str norm) -> (Tensor, Tensor)"
 )
-for _schema, _fake, _native, _launcher in (
-    (f"sentence_step{_STEP}", _step_fake, _sentence_step_native, "launch"),
-    (f"sign_step{_STEP}", _step_fake, _sign_step_native, "launch_sign"),
-    (f"pair_step{_PAIR}", _pair_step_fake, _pair_step_native, "launch_pair"),
-    (
-        "mix_chains(Tensor delta_pgd, Tensor delta_fgsm, float rho) -> Tensor",
-        _mix_chains_fake,
-        _mix_chains_native,
-        "launch_mix",
-    ),
-):
-    define_op(
-        _schema,
-        _fake,
-        None if native_library is None else _native,
-        triton=f"sentence_step_triton:{_launcher}",
-    )
-    add_form(_schema.partition("(")[0], "triton", TRITON_FORM)
-    add_form(_schema.partition("(")[0], "native", NATIVE_FORM)
+define_op(f"sentence_step{_STEP}", _step_fake, _sentence_step_native, "sentence_step_triton:launch")
+define_op(f"sign_step{_STEP}", _step_fake, _sign_step_native, "sentence_step_triton:launch_sign")
+define_op(f"pair_step{_PAIR}", _pair_step_fake, _pair_step_native, "sentence_step_triton:launch_pair")
+define_op(
+    "mix_chains(Tensor delta_pgd, Tensor delta_fgsm, float rho) -> Tensor",
+    _mix_chains_fake,
+    _mix_chains_native,
+    "sentence_step_triton:launch_mix",
+)
 
 
 def sentence_step(

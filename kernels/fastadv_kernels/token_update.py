@@ -13,7 +13,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .backend import NATIVE_FORM, TRITON_FORM, add_form, native_library, resolve
+from .backend import native_library, resolve
 from .direction import direction_reference
 from .library import define_op, run_op
 from .native import address, packed_arguments, sizes
@@ -85,11 +85,9 @@ define_op(
     "token_update(Tensor eta, Tensor grad, Tensor cu_seqlens, Tensor step_size, Tensor? epsilon, "
     "str norm, str scaling) -> Tensor",
     _token_update_fake,
-    None if native_library is None else _token_update_native,
-    triton="token_update_triton:launch",
+    _token_update_native,
+    "token_update_triton:launch",
 )
-add_form("token_update", "triton", TRITON_FORM)
-add_form("token_update", "native", NATIVE_FORM)
 
 
 def token_update(

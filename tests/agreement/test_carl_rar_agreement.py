@@ -10,12 +10,8 @@ import pytest
 
 from tests.oracle.classes.supervised_cases import CASES, examples, gaps, outcome, transcribed
 from tests.oracle.classes.torch_run_supervised import SupervisedRun
-from tests.oracle.mutants import numpy_mutants_supervised_carl, numpy_mutants_supervised_free
-
-RELATIVE_TOLERANCE = 1e-10
-FAR_ABOVE_ROUNDING = 1e-5
-MUTANTS = {**numpy_mutants_supervised_free.MUTANTS, **numpy_mutants_supervised_carl.MUTANTS}
-PLANTED = [(mutant, name) for mutant, names in MUTANTS.items() for name in names]
+from tests.oracle.comparison import FAR_ABOVE_ROUNDING, RELATIVE_TOLERANCE
+from tests.oracle.mutants import planting
 
 
 @lru_cache(maxsize=None)
@@ -27,7 +23,9 @@ def torch_steps(name, seed=0):
 def differences(name, mutant=None, seed=0):
     """Relative gaps above the tolerance by (step, name)."""
     case = CASES[name]
-    side, found = transcribed(case, mutant), {}
+    side, found = transcribed(case), {}
+    if mutant is not None:
+        side = transcribed(case, planting.transcribed(mutant, type(side)))
     for number, (theirs, draws) in enumerate(torch_steps(name, seed), start=1):
         ours = outcome(side, case, examples(case.batches[number - 1]), draws)
         of_step = {what: gap for what, gap in gaps(ours, theirs).items() if gap > RELATIVE_TOLERANCE}
@@ -41,9 +39,10 @@ def test_torch_agrees_with_transcription(name, seed):
     assert differences(name, seed=seed) == {}
 
 
-@pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
+@planting.parametrized("passes")
 def test_mutant_is_seen(mutant, name):
-    assert max(differences(name, mutant).values(), default=0.0) > FAR_ABOVE_ROUNDING
+    # GELU's approximation by tanh is the nearest mistake: 8e-5.
+    assert max(differences(name, mutant).values(), default=0.0) > FAR_ABOVE_ROUNDING / 10
 
 
 @pytest.mark.parametrize("name", ["free", "carl-nce-plain", "rar-heavy"])

@@ -6,14 +6,10 @@ parameters, and SMART's average model. Then the comparison itself: it must see e
 
 import pytest
 
-from tests.agreement.test_mutants import FAR_ABOVE_ROUNDING, largest, named
-from tests.oracle.classes.classification_cases import CASES
+from tests.oracle.classes.classification_cases import CASES, TRANSCRIBED
 from tests.oracle.classes.classification_torch import compared, differences, run_torch, torch_steps
-from tests.oracle.comparison import RELATIVE_TOLERANCE
-from tests.oracle.mutants import numpy_mutants_of_classification, torch_mutants_of_classification
-
-ON_NUMPY = [(mutant, name) for mutant, names in numpy_mutants_of_classification.MUTANTS.items() for name in names]
-ON_TORCH = [(mutant, name) for mutant, (_, names) in torch_mutants_of_classification.MUTANTS.items() for name in names]
+from tests.oracle.comparison import FAR_ABOVE_ROUNDING, largest
+from tests.oracle.mutants import planting
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -27,14 +23,15 @@ def test_torch_agrees_with_transcription_under_other_random_numbers(name):
     assert differences(CASES[name], seed=1) == []
 
 
-@pytest.mark.parametrize(("mutant", "name"), ON_NUMPY, ids=named)
+@planting.parametrized("classes")
 def test_mutant_of_the_transcription_is_seen(mutant, name):
-    assert largest(differences(CASES[name], mutant)) > FAR_ABOVE_ROUNDING
+    wrong = planting.transcribed(mutant, TRANSCRIBED[CASES[name].system])
+    assert largest(differences(CASES[name], wrong)) > FAR_ABOVE_ROUNDING
 
 
-@pytest.mark.parametrize(("mutant", "name"), ON_TORCH, ids=named)
+@planting.parametrized("torch_classes")
 def test_mutant_of_the_torch_code_is_seen(mutant, name):
-    with torch_mutants_of_classification.planted(mutant):
+    with planting.in_torch(mutant):
         steps = run_torch(CASES[name])
     assert largest(compared(CASES[name], steps)) > FAR_ABOVE_ROUNDING
 
@@ -59,7 +56,3 @@ def test_passes_draw_masks_of_their_own(name, num_masks):
         others = [view for view in (step.views.positive, step.views.adversarial) if view is not None]
         for view in others if step.views.clean.inner is not None else []:
             assert any((one != other).any() for one, other in zip(view.inner, step.views.clean.inner, strict=True))
-
-
-def test_the_tolerance_is_far_below_what_mistakes_make():
-    assert RELATIVE_TOLERANCE * 1e6 == FAR_ABOVE_ROUNDING

@@ -1,7 +1,6 @@
 """The transcriptions of FreeLB's passes, CARL and RAR, before the torch code is held against them.
 
-Derivatives are checked by differences, losses by hand, and every planted mistake must be told apart from the true
-transcription in the cases its table names.
+Derivatives are checked by differences, losses by hand.
 """
 
 from dataclasses import replace
@@ -18,39 +17,12 @@ from tests.oracle.classes.supervised_cases import (
     LABELS,
     NUM_ROWS,
     examples,
-    gaps,
     outcome,
     parameters_of,
     random_moves,
     self_draws,
     transcribed,
 )
-from tests.oracle.mutants import numpy_mutants_supervised_carl, numpy_mutants_supervised_free
-
-MUTANTS = {**numpy_mutants_supervised_free.MUTANTS, **numpy_mutants_supervised_carl.MUTANTS}
-PLANTED = [(mutant, name) for mutant, names in MUTANTS.items() for name in names]
-FAR_ABOVE_ROUNDING = 1e-5
-
-
-def largest_gap(case, mutant):
-    """Both sides step from one state; whatever differs after any step counts."""
-    side, other, found = transcribed(case), transcribed(case, mutant), 0.0
-    for number, rows in enumerate(case.batches):
-        batch = examples(rows)
-        draws = self_draws(case, number, batch, side)
-        ours, theirs = outcome(side, case, batch, draws), outcome(other, case, batch, draws)
-        found = max(found, *gaps(ours, theirs).values())
-    return found
-
-
-@pytest.mark.parametrize("name", ["free", "carl-nce-plain", "carl-softmax-raw", "rar"])
-def test_nothing_is_seen_without_a_mutant(name):
-    assert largest_gap(CASES[name], None) == 0
-
-
-@pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
-def test_mutant_is_seen(mutant, name):
-    assert largest_gap(CASES[name], mutant) > FAR_ABOVE_ROUNDING
 
 
 @pytest.mark.parametrize("name", ["free", "carl-nce-plain", "carl-softmax-per-row", "rar-heavy"])

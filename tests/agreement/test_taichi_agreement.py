@@ -10,16 +10,14 @@ from torch import nn
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.texts.taichi import TaiChi, kl_divergence
-from tests.oracle.comparison import RELATIVE_TOLERANCE, random_moves
-from tests.oracle.mutants import taichi_mutants
+from tests.oracle.comparison import FAR_ABOVE_ROUNDING, RELATIVE_TOLERANCE, random_moves
+from tests.oracle.mutants import planting
 from tests.oracle.texts import taichi
 from tests.oracle.texts.taichi import ADVERSARIAL, CLEAN, TERMS, TaiChiOptions, make_parameters
 from tests.oracle.texts.taichi_cases import BATCHES, CASES, Case
 from tests.oracle.texts.taichi_torch import TaiChiRun, batch_of, torch_steps
 from tests.oracle.transcription import parameter_gradient, parameter_slope
 
-FAR_ABOVE_ROUNDING = 1e-5
-PLANTED = [(mutant, name) for mutant, names in taichi_mutants.MUTANTS.items() for name in names]
 NAMES = {
     "ce_clean": "loss_clean",
     "ctr_clean": "loss_contrast_clean",
@@ -75,9 +73,9 @@ def test_the_gradient_by_every_parameter_of_both_networks_agrees(name):
     assert networks == one.get(case.options.ablation, {CLEAN, ADVERSARIAL})
 
 
-@pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
+@planting.parametrized("taichi")
 def test_mutant_of_the_transcription_is_seen(mutant, name):
-    assert max(gaps(name, mutant).values()) > FAR_ABOVE_ROUNDING
+    assert max(gaps(name, planting.transcribed(mutant, taichi.TaiChi)).values()) > FAR_ABOVE_ROUNDING
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,12 +6,10 @@ every parameter. Then the comparison itself: it must see every planted mistake.
 
 import pytest
 
-from tests.oracle.mutants.numpy_mutants_text_level import MUTANTS
-from tests.oracle.texts.text_level_cases import BATCHES, CASES
+from tests.oracle.comparison import FAR_ABOVE_ROUNDING, largest
+from tests.oracle.mutants import planting
+from tests.oracle.texts.text_level_cases import BATCHES, CASES, TRANSCRIBED
 from tests.oracle.texts.text_level_torch import TorchRun, compared, differences, torch_steps
-
-PLANTED = [(mutant, name) for mutant, names in MUTANTS.items() for name in names]
-FAR_ABOVE_ROUNDING = 1e-5
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -31,9 +29,10 @@ def test_pieces_of_a_batch_agree_with_the_transcription(name):
     assert compared(CASES[name], [run.step(batch) for batch in BATCHES]) == []
 
 
-@pytest.mark.parametrize(("mutant", "name"), PLANTED, ids=lambda v: v if isinstance(v, str) else v.__name__)
+@planting.parametrized("texts")
 def test_mutant_is_seen(mutant, name):
-    assert max((d.size for d in differences(CASES[name], mutant)), default=0.0) > FAR_ABOVE_ROUNDING
+    wrong = planting.transcribed(mutant, TRANSCRIBED[CASES[name].system])
+    assert largest(differences(CASES[name], wrong)) > FAR_ABOVE_ROUNDING
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_own_tokens_come_first_and_fillers_have_the_positions_of_sentences(offse
     batch = batch_of([3, 5, 1], offset)
     filled = fill_up(batch, 10, 64)
     for name in ("input_ids", "token_type_ids", "position_ids", "is_special", "token_sentence"):
-        assert torch.equal(filled.tokens(getattr(filled.batch, name)), getattr(batch, name)), name
-    assert torch.equal(filled.sentences(filled.batch.sentence_ids), batch.sentence_ids)
+        assert torch.equal(filled.cut(getattr(filled.batch, name)), getattr(batch, name)), name
+    assert torch.equal(filled.cut(filled.batch.sentence_ids), batch.sentence_ids)
     starts = filled.batch.cu_seqlens[:-1].long()[filled.batch.token_sentence]
     assert torch.equal(filled.batch.position_ids, torch.arange(filled.batch.num_tokens) - starts + offset)
     assert (filled.batch.input_ids[9:] == 7).all() and filled.batch.is_special[9:].all()
@@ -53,9 +53,9 @@ def test_own_tokens_come_first_and_fillers_have_the_positions_of_sentences(offse
 def test_rows_are_padded_and_cut_by_tokens_and_by_sentences():
     filled = fill_up(batch_of([3, 5]), 10, 16)
     rows, sizes = torch.randn(8, 4), torch.rand(2)
-    assert torch.equal(filled.tokens(filled.pad(rows)), rows)
+    assert torch.equal(filled.cut(filled.pad(rows)), rows)
     assert filled.pad(rows).shape == (filled.batch.num_tokens, 4) and (filled.pad(rows)[8:] == 0).all()
-    assert torch.equal(filled.sentences(filled.pad(sizes, 1.0)), sizes)
+    assert torch.equal(filled.cut(filled.pad(sizes, 1.0)), sizes)
     assert (filled.pad(sizes, 1.0)[2:] == 1).all()
 
 
@@ -75,10 +75,10 @@ def test_own_vectors_stay_and_fillers_have_no_gradient(pooling, perturb_at, atte
     filled = fill_up(batch, 32)
     x = encoder.embed(batch).detach().requires_grad_()
     padded = filled.pad(x.detach()).requires_grad_()
-    h, of_filled = encoder.encode(x, batch), filled.sentences(encoder.encode(padded, filled.batch))
+    h, of_filled = encoder.encode(x, batch), filled.cut(encoder.encode(padded, filled.batch))
     torch.testing.assert_close(of_filled, h, rtol=1e-12, atol=1e-13)
     upstream = torch.randn_like(h)
     (grad,) = torch.autograd.grad(h, x, upstream)
     (grad_filled,) = torch.autograd.grad(of_filled, padded, upstream)
-    torch.testing.assert_close(filled.tokens(grad_filled), grad, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(filled.cut(grad_filled), grad, rtol=1e-12, atol=1e-13)
     assert (grad_filled[filled.num_tokens :] == 0).all()

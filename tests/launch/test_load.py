@@ -173,8 +173,8 @@ def test_the_shipped_configs_are_what_their_comments_say():
     assert quickstart.encoder.model == "demo:minilm" and quickstart.data.train == "demo:imdb-train"
     assert quickstart.evaluation.enabled and quickstart.evaluation.num_sentences >= 256
     printed = load_config(str(ROOT / "configs/robustsentembed_printed.yaml"))
-    sizes = printed.perturbation
-    assert (sizes.alpha, sizes.beta, sizes.rho, sizes.steps_of_pgd, sizes.steps_of_fgsm) == (
+    sizes = printed.perturbation.resolve()
+    assert (sizes.alpha, sizes.beta, sizes.rho, sizes.num_pgd_steps, sizes.num_fgsm_steps) == (
         1e-5,
         1e-3,
         0.5,
@@ -183,7 +183,8 @@ def test_the_shipped_configs_are_what_their_comments_say():
     )
     assert sizes.eta_scaling == "before" and not sizes.steps_are_relative
     relative = load_config(str(ROOT / "configs/robustsentembed_relative.yaml"))
-    assert relative.perturbation.steps_are_relative and relative.perturbation.eta_scaling == "after"
+    sizes = relative.perturbation.resolve()
+    assert sizes.steps_are_relative and sizes.eta_scaling == "after"
     assert load_config(str(ROOT / "configs/simcse.yaml")).objective == "simcse"
     uscal = load_config(str(ROOT / "configs/uscal.yaml"))
     assert (uscal.objective, uscal.perturbation.method) == ("uscal", "fgm") and 0.1 <= uscal.perturbation.epsilon <= 0.5

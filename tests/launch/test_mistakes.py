@@ -353,7 +353,7 @@ def run_command(arguments, cwd=ROOT):
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
     }
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
 
 

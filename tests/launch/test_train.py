@@ -50,7 +50,7 @@ def command(make_config, tmp_path):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 

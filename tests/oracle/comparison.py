@@ -15,6 +15,8 @@ from tests.oracle.toy_encoder import EMBEDDING_SIZE, VOCAB_SIZE, make_parameters
 # over temperature 0.05 enlarges that to some 1e-12.
 RELATIVE_TOLERANCE = 1e-10
 ABSOLUTE_FLOOR = 1e-14
+FAR_ABOVE_ROUNDING = 1e6 * RELATIVE_TOLERANCE
+"""What a planted mistake must exceed: a comparison that sees one only where rounding was amplified does not see it."""
 
 TRANSCRIBED = {
     "simcse": transcription.SimCSE,
@@ -128,6 +130,11 @@ def _difference(ours, theirs, scale=None):
     if gap <= RELATIVE_TOLERANCE * scale + ABSOLUTE_FLOOR:
         return 0.0
     return gap / scale if scale > 0 else np.inf
+
+
+def largest(found):
+    """The size of the largest `Difference`."""
+    return max((difference.size for difference in found), default=0.0)
 
 
 def random_moves(parameters, seed=0):

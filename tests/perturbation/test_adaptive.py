@@ -7,7 +7,8 @@ import torch
 from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.perturbation import AdaptiveReuse, Adversary
-from fastadv.perturbation.chains import Gradients
+from fastadv.perturbation.chains import MixedSearch
+from fastadv.perturbation.search import Gradients
 from fastadv_kernels import sentence_step, sign_step, token_update
 
 NORMS = ["linf", "l2", "l1"]
@@ -50,7 +51,7 @@ def test_late_steps_go_along_the_last_gradient(batch, x, norm, num_gradients):
         pgd = sentence_step(pgd, grad, batch.cu_seqlens, 0.2, 0.5, norm)
         fgsm = sign_step(fgsm, grad, batch.cu_seqlens, 0.1, 0.5, norm)
         eta = token_update(eta, grad, batch.cu_seqlens, 0.1, 0.5, norm, "after")
-    for ours, theirs in ((found.delta_pgd, pgd), (found.delta_fgsm, fgsm), (found.eta, eta)):
+    for ours, theirs in ((found.state.pgd, pgd), (found.state.fgsm, fgsm), (found.eta, eta)):
         assert (ours - theirs).abs().max() <= 1e-14
     assert len(found.trace.losses) == num_gradients
 
@@ -60,10 +61,11 @@ def test_late_steps_go_along_the_last_gradient(batch, x, norm, num_gradients):
 def test_a_probe_tells_where_fewer_gradients_would_have_ended(batch, x, gradient, num_gradients):
     config = config_of(gradient=gradient, num_pgd_steps=4)
     probe = search(x, batch, config, keeps_gradients=True)
-    end = probe.trace.end_with(num_gradients, 5)
+    moves = MixedSearch(config.resolve())
+    end = probe.trace.end_with(moves, num_gradients)
     reused = search(x, batch, config, num_gradients=num_gradients)
-    assert torch.equal(end.delta, reused.delta) and torch.equal(end.eta, reused.eta)
-    assert torch.equal(end.delta, probe.delta) == (num_gradients == 5)
+    assert torch.equal(moves.delta(end), reused.delta) and torch.equal(end.eta, reused.eta)
+    assert torch.equal(moves.delta(end), probe.delta) == (num_gradients == 5)
 
 
 def test_as_many_gradients_as_steps_is_the_exact_search(batch, x):
@@ -76,8 +78,8 @@ def test_agreements_are_the_least_cosines_to_later_gradients(batch, x, gradient)
     trace = search(x, batch, config_of(gradient=gradient), keeps_gradients=True).trace
     ends = np.cumsum((0, *LENGTHS))
     expected = np.ones((len(LENGTHS), 5))
-    for chain in ("pgd", "fgsm"):
-        grads = [getattr(grads, chain).numpy() for grads in trace.gradients]
+    for chain in (0, -1):
+        grads = [grads.delta[chain].numpy() for grads in trace.gradients]
         for b in range(len(LENGTHS)):
             flat = [grad[ends[b] : ends[b + 1]].ravel() for grad in grads]
             for t in range(5):

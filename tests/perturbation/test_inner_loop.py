@@ -46,7 +46,7 @@ def test_stays_in_the_balls_and_raises_the_loss(batch, x, norm, gradient):
     power = {"linf": 0.0, "l2": 0.5, "l1": 1.0}[norm]
     epsilon = 0.2 * rms * (batch.lengths * 6).double() ** power
     epsilon_token = 0.2 * rms * 6.0**power
-    for delta in (found.delta, found.delta_pgd, found.delta_fgsm):
+    for delta in (found.delta, found.state.pgd, found.state.fgsm):
         assert (segment_norm(delta, batch.cu_seqlens, norm) <= epsilon * (1 + 1e-12)).all()
     assert (row_norm(found.eta, norm) <= epsilon_token[batch.token_sentence] * (1 + 1e-12)).all()
     assert found.gain > 0
@@ -70,12 +70,12 @@ def test_a_chain_past_its_own_count_stands_still(batch, x):
 
     long, short = end_of(num_pgd_steps=2, num_fgsm_steps=5), end_of(num_pgd_steps=2, num_fgsm_steps=2)
     # Separate gradients: the PGD chain does not see the other one.
-    assert torch.equal(long.delta_pgd, short.delta_pgd)
-    assert not torch.equal(long.delta_fgsm, short.delta_fgsm)
+    assert torch.equal(long.state.pgd, short.state.pgd)
+    assert not torch.equal(long.state.fgsm, short.state.fgsm)
     still = end_of(num_pgd_steps=0, num_fgsm_steps=3)
     start = end_of(num_pgd_steps=0, num_fgsm_steps=0)
-    assert torch.equal(still.delta_pgd, start.delta_pgd)
-    assert torch.equal(still.delta, 0.5 * still.delta_pgd + 0.5 * still.delta_fgsm)
+    assert torch.equal(still.state.pgd, start.state.pgd)
+    assert torch.equal(still.delta, 0.5 * still.state.pgd + 0.5 * still.state.fgsm)
 
 
 @pytest.mark.parametrize("rho, calls", [(0.0, 3), (0.5, 5), (1.0, 5)])

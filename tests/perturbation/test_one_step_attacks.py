@@ -85,20 +85,23 @@ def test_radius_zero_and_zero_gradients_perturb_nothing(batch, x):
         assert not Adversary(config).search(x, batch, lambda p: (0 * p).sum()).delta.any()
 
 
-def test_as_mixed_is_explicit_and_idempotent():
+def test_a_plan_is_explicit():
     for method, norm in (("fgm", "l2"), ("fgsm", "linf")):
-        config = PerturbationConfig(method=method, epsilon=0.3, norm="l1").as_mixed()
-        assert (config.norm, config.num_inner_steps, config.use_eta, config.inner_dropout) == (norm, 1, False, "frozen")
-        assert config.as_mixed() == config
-    assert PerturbationConfig().as_mixed().inner_dropout == "off"
-    assert PerturbationConfig(method="fgm", inner_dropout="off").as_mixed().inner_dropout == "off"
+        config = PerturbationConfig(method=method, epsilon=0.3, norm="l1").resolve()
+        assert (config.norm, config.num_steps, config.use_eta, config.inner_dropout) == (norm, 1, False, "frozen")
+    assert PerturbationConfig().resolve().inner_dropout == "off"
+    assert PerturbationConfig(method="fgm", inner_dropout="off").resolve().inner_dropout == "off"
 
 
 def test_a_ball_below_the_resolution_is_refused_by_the_attacks_own_norm(batch, x):
     # In the l2 ball of 24 entries an entry moves by a fifth of the radius; half a unit in bfloat16 is 0.004 at 1.
-    check_resolution(torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.04), torch.bfloat16)
+    check_resolution(
+        torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.04).resolve(), torch.bfloat16
+    )
     with pytest.raises(UserError, match="below the resolution of bfloat16"):
-        check_resolution(torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.01), torch.bfloat16)
+        check_resolution(
+            torch.ones_like(x), batch, PerturbationConfig(method="fgm", epsilon=0.01).resolve(), torch.bfloat16
+        )
 
 
 @pytest.mark.parametrize("method", ["fgm", "fgsm"])

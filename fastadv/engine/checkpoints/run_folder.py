@@ -172,10 +172,10 @@ def describe_adversary(config: Config) -> str:
     """The search of the objective's adversary in a few words, or "none"."""
     if resolve_objective(config.objective).needs.adversarial is None:
         return "none"
-    searched = config.perturbation.as_mixed()
+    searched = config.perturbation.resolve()
     if config.perturbation.method in ("fgm", "fgsm"):
         return f"{config.perturbation.method}, one step to the {searched.norm} ball's surface, reuse {searched.reuse}"
-    return f"{searched.norm} ball, {searched.num_inner_steps} inner steps, reuse {searched.reuse}"
+    return f"{searched.norm} ball, {searched.num_steps} inner steps, reuse {searched.reuse}"
 
 
 def code_version() -> str:

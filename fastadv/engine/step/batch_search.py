@@ -9,14 +9,14 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from fastadv.config.schema import PerturbationConfig
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.gather import GlobalBatch, gather_rows, gather_unequal
 from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.engine.step.perturbation_metrics import norm_sums
 from fastadv.objectives.base import Objective
-from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation
-from fastadv.perturbation.ball import active_tokens, wide
+from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation, Search
+from fastadv.perturbation.ball import wide
 from fastadv.perturbation.compiled import CompiledAdversary
 from fastadv.perturbation.inner_loop import CleanGradient
 
@@ -25,31 +25,44 @@ class BatchSearch:
     """Searches perturbations batch by batch.
 
     Args:
-        config: as given to the step.
+        plan: every setting of ``perturbation``.
         encoder, objective: own the parameters that enter the inner loss.
         compile: none, default or cudagraphs: whether inner steps are compiled, and how.
+        search: how a perturbation moves; None: the shipped search.
 
     Attributes:
         adversary: searches one piece.
         eta_table, adaptive: state; None where the config has no use for it.
     """
 
-    def __init__(self, config: PerturbationConfig, encoder: nn.Module, objective: Objective, compile: str = "none"):
-        self.config = config.as_mixed()
-        self.eta_table: Optional[EtaTable] = None
-        self.adaptive: Optional[AdaptiveReuse] = None
+    def __init__(
+        self,
+        plan: SearchPlan,
+        encoder: nn.Module,
+        objective: Objective,
+        compile: str = "none",
+        search: Search | None = None,
+    ):
+        self.plan = plan
+        self.eta_table: EtaTable | None = None
+        self.adaptive: AdaptiveReuse | None = None
         if compile == "none":
-            self.adversary = Adversary(self.config, encoder, objective)
+            self.adversary = Adversary(plan, encoder, objective, search=search)
         else:
             self.adversary = CompiledAdversary(
-                self.config, encoder, objective, max_length=encoder.max_length, kind=compile
+                plan, encoder, objective, search=search, max_length=encoder.max_length, kind=compile
             )
-        if self.config.reuse == "adaptive" and self.config.num_inner_steps > 0:
-            self.adaptive = AdaptiveReuse(self.config.num_inner_steps, config.probe_every, config.agreement)
-        if self.config.use_eta:
+        if plan.reuse == "adaptive" and self.num_steps > 0:
+            self.adaptive = AdaptiveReuse(self.num_steps, plan.probe_every, plan.agreement)
+        if plan.use_eta:
             dtype = wide(next(encoder.parameters()).dtype)
-            self.eta_table = EtaTable(encoder.vocab_size, encoder.embedding_size, config.sigma, dtype, config.norm)
+            self.eta_table = EtaTable(encoder.vocab_size, encoder.embedding_size, plan.sigma, dtype, plan.norm)
         self._record = _Record()
+
+    @property
+    def num_steps(self) -> int:
+        """N, the inner steps."""
+        return self.adversary.moves.num_steps
 
     def begin(self) -> None:
         """Before the first piece of a batch."""
@@ -68,9 +81,8 @@ class BatchSearch:
         found = self.adversary.search(x, batch, loss, self.start_of_eta(batch), at_clean, num_gradients, is_probe)
         self.record(found, batch)
         if is_probe:
-            trace = found.trace
-            counts = range(1, len(trace.losses) + 1)
-            ends = [trace.end_with(count, self.config.num_inner_steps) for count in counts]
+            trace, moves = found.trace, self.adversary.moves
+            ends = [trace.end_with(moves, count) for count in range(1, len(trace.losses) + 1)]
             losses = [trace.losses[0], *self.adversary.losses_at(x, loss, *ends)]
             self._record.probes.append((trace.agreements(), torch.stack(losses).to(wide(x.dtype))))
         return found
@@ -79,9 +91,9 @@ class BatchSearch:
         """Counts what was found for one piece."""
         record = self._record
         if self.eta_table is not None:
-            active = active_tokens(batch, self.config)
+            active = found.trace.around.active
             self.eta_table.accumulate(found.eta, batch, active, joins_last=bool(record.nonfinite_steps))
-        record.add(found, batch, norm_sums(found, batch, self.config))
+        record.add(found, batch, norm_sums(found, batch))
 
     def finish(self, whole: GlobalBatch) -> tuple[dict[str, Tensor], Optional[NonFiniteGradient]]:
         """The batch's metrics, and the inner gradients that were not finite on any rank, if there are some.
@@ -102,7 +114,7 @@ class BatchSearch:
         if record.probes and fault is None:
             metrics.update(self._learn(whole))
         if self.adaptive is not None:
-            num_skipped = self.config.num_inner_steps - record.num_gradients
+            num_skipped = self.num_steps - record.num_gradients
             metrics["num_gradients"] = torch.tensor(float(record.num_gradients))
             metrics["gradients_skipped"] = torch.tensor(float(num_skipped))
         return metrics, fault
@@ -123,15 +135,17 @@ class BatchSearch:
             self.eta_table.commit(gather_unequal)
         if self.adaptive is not None:
             self.adaptive.commit()
+        self.adversary.moves.commit()
 
     def discard(self) -> None:
         """After a skipped batch: what its search found is forgotten."""
         if self.eta_table is not None:
             self.eta_table.discard()
+        self.adversary.moves.discard()
 
-    def stateful(self) -> list[EtaTable | AdaptiveReuse]:
-        """What a checkpoint keeps."""
-        return [owner for owner in (self.eta_table, self.adaptive) if owner is not None]
+    def stateful(self) -> list[EtaTable | AdaptiveReuse | Search]:
+        """Owners of what a checkpoint keeps."""
+        return [owner for owner in (self.eta_table, self.adaptive, self.adversary.moves) if owner is not None]
 
 
 @dataclass

@@ -33,7 +33,7 @@ class CompiledPasses:
         # What passes remember of a batch must be there before they are traced.
         self._encoder.prepare(filled.batch)
         with torch._dynamo.config.patch(recompile_limit=MOST_SIZES):
-            return filled.sentences(self._compiled(self._encoder, filled.pad(x), filled.batch))
+            return filled.cut(self._compiled(self._encoder, filled.pad(x), filled.batch))
 
 
 def _encode(encoder: Any, x: Tensor, batch: PackedBatch) -> Tensor:

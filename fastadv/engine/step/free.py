@@ -19,6 +19,7 @@ from fastadv.engine.step.inner_loss import kept_buffers
 from fastadv.objectives.base import Keys, Views
 from fastadv.perturbation import Perturbation
 from fastadv.perturbation.freelb import free_passes, with_gradients
+from fastadv.perturbation.trace import Trace
 
 if TYPE_CHECKING:
     from fastadv.engine.step.step import Step
@@ -41,7 +42,7 @@ def free_loss(
     # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
     # the last pass leaves its one backward to the engine, and what the others found arrives with it.
     keeps_last = step.graphs_serve_once
-    num_passes = step.perturbation.num_inner_steps
+    num_passes = step.search.num_steps
     shared = replace(
         views,
         query=leaves.of(views.query),
@@ -50,7 +51,8 @@ def free_loss(
     )
     terms: dict[str, list[Tensor]] = defaultdict(list)
     raised: list[Tensor] = []
-    start = step.search.adversary.start(x.detach(), batch, eta)
+    adversary = step.search.adversary
+    trace = Trace(*adversary.start(x.detach(), batch, eta))
     # Behind the start, which draws numbers too.
     masks = DropoutReplay(x.device)
 
@@ -76,7 +78,7 @@ def free_loss(
             raised.append(found[objective.needs.adversarial.raised_term])
         return loss
 
-    passes = free_passes(start, x, loss_of_pass, [*leaves.made, *parameters], keeps_last, raised)
+    passes = free_passes(adversary, trace, x, loss_of_pass, [*leaves.made, *parameters], keeps_last, raised)
     of_views, of_parameters = passes.by_inputs[: len(leaves.made)], passes.by_inputs[len(leaves.made) :]
     # Views that no pass's loss has read get none, and frozen embeddings have no graph to X.
     read = [(view, grad) for view, grad in zip(leaves.originals, of_views, strict=True) if grad is not None]

@@ -20,7 +20,7 @@ from fastadv.encoder.recompute import recomputed
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.variant_passes import Passed, encode_texts, encode_variants
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 
 if TYPE_CHECKING:
     from fastadv.engine.step.step import Step

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fastadv.config.schema import PerturbationConfig
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.average import AverageModel
 from fastadv.engine.step.batch_search import BatchSearch
@@ -37,7 +38,7 @@ from fastadv.engine.step.variant_passes import joined, joined_variants
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Keys, Objective, SecondViews, Views
 from fastadv.objectives.terms import logged_name
-from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation
+from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation, Search
 
 _MOST_JOINT_TOKENS = 1024
 """tokens up to which one pass of both views was faster than two on a CPU"""
@@ -51,7 +52,7 @@ class Step(nn.Module):
             dropout=None)`` → (B, D), ``vocab_size`` and ``embedding_size``; dropout False turns it off, None leaves it
             to the training mode.
         objective: views and losses.
-        perturbation: the search, for an objective that uses an adversary.
+        perturbation: every setting of the search, as configured or resolved, for an objective that uses an adversary.
         detection: for an objective with ``Needs.detection``: called with (batch, h, z, eta), gives L_RTD and its
             metrics.
         compile: none, default or cudagraphs: whether the passes and the search's inner step are compiled, and how.
@@ -60,6 +61,7 @@ class Step(nn.Module):
             and not with ``compile``.
         second: the second encoder, for an objective with ``Needs.second_network``.
         on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
+        search: how a perturbation moves; None: the shipped search.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
@@ -78,13 +80,14 @@ class Step(nn.Module):
         self,
         encoder: nn.Module,
         objective: Objective,
-        perturbation: PerturbationConfig,
+        perturbation: PerturbationConfig | SearchPlan,
         detection: Optional[nn.Module] = None,
         compile: str = "none",
         joint_views: Optional[bool] = False,
         micro_batch_size: Optional[int] = None,
         second: Optional[nn.Module] = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
+        search: Search | None = None,
     ):
         super().__init__()
         if (detection is None) != (objective.needs.detection is None):
@@ -93,7 +96,7 @@ class Step(nn.Module):
             raise ValueError("a second network is given exactly where the objective asks for one")
         self.encoder = encoder
         self.objective = objective
-        self.perturbation = perturbation.as_mixed()
+        self.plan = perturbation.resolve() if isinstance(perturbation, PerturbationConfig) else perturbation
         self.detection = detection
         self.second = second
         self._joint_views = joint_views
@@ -110,7 +113,7 @@ class Step(nn.Module):
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
         if objective.needs.adversarial is not None:
-            self.search = BatchSearch(perturbation, encoder, objective, compile)
+            self.search = BatchSearch(self.plan, encoder, objective, compile, search)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: Optional[AverageModel] = None
         if objective.needs.average:
@@ -180,7 +183,7 @@ class Step(nn.Module):
             self.watch.see_keys("z+", keys)
         for name, variant in views.variants.items():
             self.watch.see(f"h of {name}", variant.pooled)
-        etas, is_free = [None] * len(pieces), search is not None and self.perturbation.reuse == "free"
+        etas, is_free = [None] * len(pieces), search is not None and self.plan.reuse == "free"
         if search is not None:
             search.begin()
         if is_free:
@@ -245,7 +248,7 @@ class Step(nn.Module):
     @property
     def _is_frozen(self) -> bool:
         """Whether inner steps have the clean pass's dropout masks."""
-        return self.perturbation.inner_dropout == "frozen"
+        return self.plan.inner_dropout == "frozen"
 
     def _inner_loss(self, piece: MicroBatch, keys: Optional[Keys]) -> InnerLoss:
         def keys_anew() -> Keys:
@@ -260,7 +263,7 @@ class Step(nn.Module):
             batch,
             keys,
             masks=piece.masks if self._is_frozen else None,
-            keys_anew=keys_anew if self.perturbation.reuse == "none" and keys is not None else None,
+            keys_anew=keys_anew if self.plan.reuse == "none" and keys is not None else None,
             anchor=self._anchor(piece),
         )
 
@@ -283,7 +286,7 @@ class Step(nn.Module):
         Not where z+ has texts of its own, nor where the masks of one of the two are drawn again.
         """
         needs = self.objective.needs
-        replays = needs.adversarial is not None and (self._is_frozen or self.perturbation.reuse == "none")
+        replays = needs.adversarial is not None and (self._is_frozen or self.plan.reuse == "none")
         if replays or not needs.positive or batch.positive is not None or needs.tokens:
             return False
         if self._joint_views is None:

@@ -9,7 +9,7 @@ from fastadv.evaluation.suite.models import SuiteModel, at_shortest
 from fastadv.evaluation.suite.numbers import Measured, Quantity, spearman_measured
 from fastadv.evaluation.suite.parts import Found, PartData, check_each, sha256_of, those_that_can
 from fastadv.evaluation.suite.rows import outcomes, share_measured
-from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, read_rows
 from fastadv.evaluation.text.run import rows_files
 from fastadv.evaluation.text_report.report import REPORT_FILES
@@ -31,11 +31,12 @@ class AdvStsPart:
         return self.settings_of_attack.seed
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
-        from fastadv.evaluation.text.adv_sts import RECIPES, AdvStsData
+        from fastadv.config.text_attack import ADV_STS_RECIPES
+        from fastadv.evaluation.text.adv_sts import AdvStsData
 
-        if self.settings_of_attack.recipe not in RECIPES:
-            raise UserError(f"adversarial STS takes one of {', '.join(RECIPES)}")
-        self.settings_of_attack.check()
+        if self.settings_of_attack.recipe not in ADV_STS_RECIPES:
+            raise UserError(f"adversarial STS takes one of {', '.join(ADV_STS_RECIPES)}")
+        check_settings(self.settings_of_attack)
         data = AdvStsData.read(self.data, max_pairs=self.max_pairs, seed=self.seed)
         pairs = data.pairs
         digest = sha256_of([data.rows, pairs.first, pairs.second, pairs.scores])
@@ -52,7 +53,7 @@ class AdvStsPart:
         )
 
     def settings(self) -> dict:
-        return {"attack": self.settings_of_attack.as_key(), "has_control": self.has_control, "side": "both"}
+        return {"attack": key_of(self.settings_of_attack), "has_control": self.has_control, "side": "both"}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         from fastadv.evaluation.text.adv_sts import AdvStsRun, clean_cosines

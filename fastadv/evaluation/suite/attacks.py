@@ -9,24 +9,25 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
 from fastadv.evaluation.suite.numbers import Quantity
 from fastadv.evaluation.suite.parts import Found, PartData, check_each, sha256_of, those_that_can, write_json
 from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
-from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.text.run import TextAttackRun, rows_files
-from fastadv.evaluation.text_report.report import REPORT_FILES, version_of
+from fastadv.evaluation.text_report.report import REPORT_FILES
 from fastadv.evaluation.vectors.accuracy import check_finite
+from fastadv.evaluation.versions import version_of
 
 
 class _Attacked(NamedTuple):
@@ -182,7 +183,7 @@ class TextPart:
         return self.settings_of_attack.seed
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
-        self.settings_of_attack.check()
+        check_settings(self.settings_of_attack)
         found = _Texts(*self.labelled.read())
         data, source = found.data, self.labelled.source
         if any(_can_have_probe(model) for model in models):
@@ -223,14 +224,14 @@ class TextPart:
         return data.content.why_no_probe
 
     def settings(self) -> dict:
-        return {"attack": self.settings_of_attack.as_key(), "probe": "logistic regression, for models without a head"}
+        return {"attack": key_of(self.settings_of_attack), "probe": "logistic regression, for models without a head"}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         victims: Dict[str, str] = {}
 
         def check(model: SuiteModel) -> None:
             folder = model.model if model.is_classifier else self._with_probe(model, data.content)
-            self.settings_of_attack.check([folder])
+            check_settings(self.settings_of_attack, [folder])
             classifier = model.load_classifier(folder)
             _check_logits(model, classifier, data.content.data, self.labelled.source, self.batch_size)
             victims[model.model] = folder

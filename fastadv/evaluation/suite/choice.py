@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
+from fastadv.config.text_attack import USED_BY, TextAttackSettings
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.suite.adv_sts import AdvStsPart
 from fastadv.evaluation.suite.attacks import EmbeddingPart, TextPart
 from fastadv.evaluation.suite.models import SuiteModel
 from fastadv.evaluation.suite.parts import Found, GeometryPart, Part, PartData, StsPart, TransferPart
-from fastadv.evaluation.text.attack import DEFAULT_MAX_SECONDS, USED_BY, TextAttackSettings
 from fastadv.evaluation.text.attacked_data import AttackedData
 
 PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
@@ -38,13 +38,8 @@ class SuiteOptions:
     """on the embeddings of classifiers"""
     of_encoders: EvaluationConfig = field(default_factory=EvaluationConfig)
     """the attack on encoders without a head"""
-    max_queries: Optional[int] = None
-    max_seconds: Optional[float] = DEFAULT_MAX_SECONDS
-    """a text or a pair"""
-    word_sets: Optional[str] = None
-    mlm: Optional[str] = None
-    word_vectors: Optional[str] = None
-    attack_data: Optional[str] = None
+    text_settings: Mapping[str, Any] = field(default_factory=dict)
+    """settings of `TextAttackSettings` that all recipes share; a file goes to the recipes that read it"""
     seed: int = 0
     batch_size: int = 64
     cache_dir: Optional[str] = None
@@ -127,12 +122,6 @@ def _text_part(name: str, recipe: str, options: SuiteOptions) -> Part:
 
 
 def _text_settings(recipe: str, options: SuiteOptions) -> TextAttackSettings:
-    resources = {name: getattr(options, name) for name, recipes in USED_BY.items() if recipe in recipes}
-    return TextAttackSettings(
-        recipe,
-        max_queries=options.max_queries,
-        max_seconds=options.max_seconds,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        **resources,
-    )
+    shared = {"seed": options.seed, "batch_size": options.batch_size, **options.text_settings}
+    read = {name: value for name, value in shared.items() if recipe in USED_BY.get(name, (recipe,))}
+    return TextAttackSettings(recipe, **read)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.kept import load_part, save_part
 from fastadv.evaluation.suite.models import SuiteModel, examine, find_models, systems_of
@@ -20,6 +19,7 @@ from fastadv.evaluation.suite.parts import Found, Part, PartData, those_that_can
 from fastadv.evaluation.suite.report import write_evaluation
 from fastadv.evaluation.text_report.report import json_ready
 from fastadv.evaluation.vectors.vector_cache import digest_of
+from fastadv.evaluation.versions import versions
 
 FORMAT = 1
 
@@ -212,9 +212,7 @@ class Suite:
 
 
 def _versions() -> Dict[str, Optional[str]]:
-    from fastadv.evaluation.text_report.report import version_of
-
-    return {**versions(), **{name: version_of(name) for name in _LIBRARIES}}
+    return versions(*_LIBRARIES)
 
 
 def _check_out(out: Path) -> None:

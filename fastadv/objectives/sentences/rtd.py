@@ -24,7 +24,7 @@ from fastadv.encoder.packed import with_tokens
 from fastadv.errors import UserError
 from fastadv.objectives.needs import DetectionOptions
 from fastadv.objectives.sentences.rtd_generators import Generator, make_generator
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 
 
 @dataclass(frozen=True)

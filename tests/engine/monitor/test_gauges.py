@@ -132,7 +132,7 @@ def test_norms_without_eta(make_step, sentences):
     step = make_step(use_eta=False)
     batch = step.step.encoder.pack(sentences)
     step.run(batch)
-    assert norm_sums(step.found[0], batch, step.step.perturbation).keys() == {"delta_norm"}
+    assert norm_sums(step.found[0], batch).keys() == {"delta_norm"}
     assert "eta_norm" not in step.step.metrics
 
 

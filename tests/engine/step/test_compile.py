@@ -13,8 +13,9 @@ from fastadv.engine.step.compiled_passes import CompiledPasses
 from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.perturbation import Adversary, compiled
-from fastadv.perturbation.chains import Surroundings
+from fastadv.perturbation.chains import Chains
 from fastadv.perturbation.compiled import CompiledAdversary, gradients_of, moved
+from fastadv.perturbation.search import Surroundings
 
 MAX_LENGTH = 24
 OTHERS = [
@@ -40,9 +41,7 @@ def num_graphs():
 
 def compiled_adversary(step, backend="aot_eager", **options):
     # aot_eager stops before code generation: tracing is the question, and a C++ compiler takes its time.
-    return CompiledAdversary(
-        step.perturbation, step.encoder, step.objective, max_length=MAX_LENGTH, backend=backend, **options
-    )
+    return CompiledAdversary(step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, backend=backend, **options)
 
 
 def surroundings(step, batch):
@@ -60,12 +59,10 @@ def search(adversary, x, batch, loss, eta, **options):
     return adversary.search(x, batch, loss, eta, **options)
 
 
-PARTS = ("delta", "delta_pgd", "delta_fgsm", "eta")
-
-
 def assert_equal(ours, theirs, tolerance=1e-12):
-    for name in PARTS:
-        one, other = getattr(ours, name), getattr(theirs, name)
+    for name, one, other in zip(
+        ("delta", *ours.state._fields), (ours.delta, *ours.state), (theirs.delta, *theirs.state)
+    ):
         if other is None:
             assert one is None
             continue
@@ -107,8 +104,9 @@ def test_filling_up_alone_changes_nothing(make_step, sentences, options):
     assert_equal(found, expected)
     # A probe sees the batch's own rows alone.
     torch.testing.assert_close(found.trace.agreements(), expected.trace.agreements(), rtol=0, atol=1e-12)
-    end = expected.trace.end_with(2, 5)
-    torch.testing.assert_close(found.trace.end_with(2, 5).delta, end.delta, rtol=1e-12, atol=0)
+    moves = step.search.adversary.moves
+    ours, theirs = (moves.delta(result.trace.end_with(moves, 2)) for result in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
 
 
 def test_float32_is_as_close_as_the_search_itself(make_step, sentences):
@@ -168,14 +166,14 @@ def test_the_whole_inner_step_is_one_graph(make_step, sentences):
     step.requires_grad_(False)
     filled = fill_up(batch, MAX_LENGTH)
     padded, on_filled = filled.pad(x), loss.on(filled)
-    around = Surroundings.of(step.perturbation, padded, filled.batch)
-    start = torch.zeros_like(padded)
+    around = Surroundings.of(step.plan, padded, filled.batch)
+    start, moves = torch.zeros_like(padded), step.search.adversary.moves
 
-    def inner_step(x, pgd, fgsm, eta):
-        grad, value = gradients_of(x, pgd, fgsm, eta, around, on_filled)
-        return (*moved(pgd, fgsm, eta, around, 1, grad), value)
+    def inner_step(x, state):
+        grads, value = gradients_of(moves, x, state, on_filled, around)
+        return (*moved(moves, state, 1, grads, around), value)
 
-    arguments = padded, start, start, filled.pad(eta)
+    arguments = padded, Chains(start, start, filled.pad(eta))
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         found = torch.compile(inner_step, fullgraph=True, dynamic=False, backend="aot_eager")(*arguments)
     assert num_graphs() == 1
@@ -276,9 +274,7 @@ def test_cuda_graphs_are_asked_for_and_their_results_copied(monkeypatch, make_st
     step = make_step(num_steps=2).step
     batch = step.encoder.pack(sentences)
     arguments = given(step, batch)
-    adversary = CompiledAdversary(
-        step.perturbation, step.encoder, step.objective, max_length=MAX_LENGTH, kind="cudagraphs"
-    )
+    adversary = CompiledAdversary(step.plan, step.encoder, step.objective, max_length=MAX_LENGTH, kind="cudagraphs")
     assert asked == [{"fullgraph": True, "dynamic": False, "backend": "inductor", "mode": "reduce-overhead"}] * 2
     found = search(adversary, *arguments)
     expected = search(step.search.adversary, *arguments)

@@ -17,7 +17,7 @@ def search(step, batch):
     masks = DropoutReplay(x.device)
     objective.project(encoder.encode(x, batch))
     keys = GlobalBatch(batch).gather_keys(objective.project(encoder(batch)), batch.sentence_ids)
-    frozen = masks if step.perturbation.inner_dropout == "frozen" else None
+    frozen = masks if step.plan.inner_dropout == "frozen" else None
     loss = InnerLoss(encoder, objective, batch, keys, frozen)
     eta = None if step.eta_table is None else step.eta_table.read(batch)
     return step.search.adversary.search(x, batch, loss, eta)

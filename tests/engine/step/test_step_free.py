@@ -7,7 +7,7 @@ import torch
 
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.objectives.base import Views
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 OBJECTIVES = [

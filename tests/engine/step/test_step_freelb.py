@@ -5,7 +5,7 @@ import torch
 from deepspeed.utils import safe_get_full_grad
 
 from fastadv.distributed import processes, zero
-from fastadv.perturbation.chains import perturbed
+from fastadv.perturbation.search import perturbed
 from tests.ranks.cases.steps import everything_cut, make_config
 
 LABELS = [3, 0, 4, 1, 2, 2, 0]

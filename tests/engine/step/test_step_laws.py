@@ -54,7 +54,7 @@ def test_padding_never_matters(make_step, tiny_encoder, sentences, norm):
 
     packed = make_step(norm=norm)
     encoder = tiny_encoder(path="generic", dropout=0.0)
-    generic = type(packed)(Step(encoder, copy.deepcopy(packed.step.objective), packed.step.perturbation).train())
+    generic = type(packed)(Step(encoder, copy.deepcopy(packed.step.objective), packed.step.plan).train())
     generic.step.eta_table.load_state_dict(packed.step.eta_table.state_dict())
     assert (packed.step.encoder.path, generic.step.encoder.path) == ("packed", "generic")
     batch = packed.step.encoder.pack(sentences)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
@@ -14,7 +15,6 @@ from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after import before_after
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.suite.attacks import EmbeddingPart, TextPart
 from fastadv.evaluation.suite.models import examine, find_models, systems_of
 from fastadv.evaluation.suite.parts import GeometryPart

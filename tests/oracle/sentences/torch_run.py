@@ -150,7 +150,7 @@ class TorchRun:
 
         if found:
             (perturbation,) = found
-            parts = (perturbation.delta_pgd, perturbation.delta_fgsm, perturbation.delta, perturbation.eta)
+            parts = (perturbation.state.pgd, perturbation.state.fgsm, perturbation.delta, perturbation.eta)
             first_inner_loss = float(inner_losses[0].detach()) if inner_losses else None
             outcome = Found(*map(split, parts), first_inner_loss)
         else:
@@ -163,7 +163,7 @@ class TorchRun:
         if self.encoder.has_dropout:
             is_attacked = self.objective.needs.adversarial is not None
             drawn = Drawn.of_order(self.encoder.drawn, is_attacked)
-            config = self.module.perturbation
+            config = self.module.plan
             faults = drawn.faults(len(inner_passes), config.inner_dropout == "frozen", config.reuse == "none")
             views = replace(
                 views,
