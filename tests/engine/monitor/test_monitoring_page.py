@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.engine.loop import Trainer
 from fastadv.objectives.terms import TERMS
+from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
