@@ -10,7 +10,7 @@ from docstring_parser import parse, parse_from_object
 from fastadv.config.bounds import Name
 from fastadv.config.schema import SECTIONS, Config, field_types
 from fastadv.config.values import describe, show
-from fastadv.launch.load import OPTIONS, constructor_options
+from fastadv.launch.load import OPTIONS
 from fastadv.objectives import resolve_objective
 
 _INTRODUCTION = """\
@@ -60,6 +60,8 @@ def help_text(objective: str = Config.objective) -> str:
             _add(group, f"{section}.{key.name}", types[f"{section}.{key.name}"], default, about[key.name])
     group = parser.add_argument_group(f"{OPTIONS}: those of {objective}")
     about = {param.arg_name: param.description for owner in kind.__mro__ for param in parse(owner.__doc__ or "").params}
+    from fastadv.objectives.options import constructor_options
+
     for name, option in constructor_options(kind).items():
         _add(group, f"{OPTIONS}.{name}", option.annotation, option.default, about.get(name) or "")
     return parser.format_help()

@@ -4,11 +4,10 @@ Keys, types and bounds come from the dataclasses of ``fastadv.config.schema`` an
 objective's class, so that an option of your own objective is checked, and shown by ``--help``, like any other key.
 """
 
-import inspect
 import logging
 import os
 from difflib import SequenceMatcher
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence, get_type_hints
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from fastadv.config.schema import RENAMED, SECTIONS, Config, field_types
 from fastadv.config.values import MISFIT, conform, describe, read_text, show
@@ -20,8 +19,6 @@ from fastadv.launch.checks import check_config, warn
 logger = logging.getLogger(__name__)
 
 OPTIONS = "objective_options"
-# What an objective's constructor is given by the run.
-_GIVEN = {"hidden_size", "classifier"}
 _COMMAND_LINE = "on the command line"
 # A config with a thousand sources has a tenth of it. YAML is slow to read: this much takes seconds.
 _MAX_BYTES = 1 << 18
@@ -101,6 +98,8 @@ def check_options(objective: type, options: Mapping[str, Any]) -> None:
 
 def complete_options(objective: type, given: Mapping[str, Given]) -> dict[str, Any]:
     """The options of ``objective`` by name: those given by dotted key, and else the defaults of its constructor."""
+    from fastadv.objectives.options import constructor_options
+
     taken = {f"{OPTIONS}.{name}": option for name, option in constructor_options(objective).items()}
     for key, entry in given.items():
         if key not in taken:
@@ -221,29 +220,6 @@ def nearest(key: str, candidates: Iterable[str]) -> str:
         return 0.6 * last + 0.4 * SequenceMatcher(None, key, candidate).ratio()
 
     return max(candidates, key=likeness)
-
-
-def constructor_options(objective: type) -> dict[str, inspect.Parameter]:
-    """The options that ``objective``'s constructor takes, by name, each with its type and bounds as annotation.
-
-    A constructor with ``**options`` hands them to its base, whose options are then taken too.
-    """
-    options: dict[str, inspect.Parameter] = {}
-    for owner in objective.__mro__:
-        if "__init__" not in vars(owner):
-            continue
-        parameters = inspect.signature(owner.__init__).parameters.values()
-        try:
-            types = get_type_hints(owner.__init__, include_extras=True)
-        except Exception:  # whatever evaluating somebody's annotations may raise
-            types = {}
-        for parameter in parameters:
-            is_named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            if is_named and parameter.name not in {"self", *_GIVEN, *options}:
-                options[parameter.name] = parameter.replace(annotation=types.get(parameter.name, Any))
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return options
 
 
 def _is_plain(value: Any) -> bool:

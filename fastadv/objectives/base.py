@@ -19,6 +19,7 @@ from fastadv.config.own_class import find_class
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
+from fastadv.objectives.options import check_bounds
 from fastadv.objectives.ranks import ALONE, Ranks
 from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection
 from fastadv.objectives.texts.victims import build_victim
@@ -238,13 +239,19 @@ class Objective(nn.Module):
     """Base of all objectives.
 
     A subclass's constructor takes ``hidden_size`` and then its options, keyword-only, typed, with defaults: the
-    config's ``objective_options`` are checked against that signature before anything loads.
+    config's ``objective_options`` are checked against that signature before anything loads, and against its bounds
+    (``fastadv.config.bounds``).
     """
 
     needs = Needs()
     """What the step and the run compute for the objective."""
     num_gathered = 0
     """Sets of vectors (B, D) that the loss itself gathers over ranks, beside those that the needs name."""
+
+    def __new__(cls, *given, **options):
+        # Before any constructor: the bounds stand in the signatures alone.
+        check_bounds(cls, options)
+        return super().__new__(cls)
 
     def __init__(self, hidden_size: int):
         super().__init__()

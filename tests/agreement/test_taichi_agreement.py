@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.texts.taichi import TaiChi, kl_divergence
 from tests.oracle.comparison import FAR_ABOVE_ROUNDING, RELATIVE_TOLERANCE, random_moves
@@ -158,9 +157,3 @@ def test_a_text_that_stands_for_a_missing_one_has_no_say():
         object.__setattr__(batch.variants["adversarial"], "is_present", is_present)
         losses.append(run.module(batch).item())
     assert losses[0] == losses[1]
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_a_temperature_out_of_range_is_refused_in_one_line(temperature):
-    with pytest.raises(UserError, match=rf"^objective_options.temperature: {temperature} given, must be above 0$"):
-        TaiChi(4, nn.Linear(4, 5), temperature=temperature)

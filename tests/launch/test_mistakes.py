@@ -13,8 +13,8 @@ from fastadv import UserError, load_config
 from fastadv.config.schema import Config, field_types
 from fastadv.config.values import describe
 from fastadv.launch.checks import check_config, check_encoder
-from fastadv.launch.load import constructor_options
 from fastadv.objectives.base import SHIPPED, resolve_objective
+from fastadv.objectives.options import constructor_options
 
 ROOT = Path(__file__).parents[2]
 

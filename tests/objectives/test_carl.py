@@ -215,22 +215,6 @@ def test_draws_follow_the_seed_and_are_restored():
     assert losses == [resumed.loss(views_of((0, 1), 5))[0].item() for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": 0.0}, "objective_options.temperature: 0.0 given, must be above 0"),
-        ({"num_negatives": 0}, "objective_options.num_negatives: 0 given, must be 1 or more"),
-        ({"momentum": 1.0}, "objective_options.momentum: 1.0 given, must be at least 0 and below 1"),
-        ({"momentum": -0.1}, "objective_options.momentum: -0.1 given, must be at least 0 and below 1"),
-        ({"start_step": -1}, "objective_options.start_step: -1 given, must be 0 or more, or null"),
-    ],
-)
-def test_options_out_of_range_are_refused_in_one_line(options, message):
-    with pytest.raises(UserError) as error:
-        CARL(4, nn.Linear(4, 6), **options)
-    assert str(error.value) == message
-
-
 @pytest.mark.parametrize(("start_step", "said"), [(100, True), (99, False), (None, False)])
 def test_a_contrast_that_never_begins_is_warned_of(caplog, start_step, said):
     with caplog.at_level(logging.WARNING):

@@ -1,5 +1,6 @@
 """The shipped objectives against their textbook forms, and how an objective is found."""
 
+import math
 import sys
 import textwrap
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fastadv.config.values import show
 from fastadv.errors import UserError
 from fastadv.objectives import Keys, Objective, Views, resolve_objective
 
@@ -130,15 +132,35 @@ def test_your_own_objective_is_found_by_module_and_class(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "option", "values", "allowed"),
     [
-        {"temperature": 0.0},
-        {"temperature": -1.0},
-        {"temperature": float("nan")},
-        {"weight_adversarial": -0.1},
+        ("robustsentembed", "temperature", (0.0, -1.0, math.nan), "a number above 0"),
+        ("robustsentembed", "weight_adversarial", (-0.1,), "a number of at least 0"),
+        ("robustsentembed", "weight_rtd", (-0.1,), "a number of at least 0"),
+        ("robustsentembed", "rtd_mask_ratio", (-0.1, 1.1), "a number in [0, 1]"),
+        ("simcse", "weight_hard_negative", (0.0,), "a number above 0"),
+        ("uscal", "weight_adversarial", (-0.1,), "a number of at least 0"),
+        ("scal", "weight_contrastive", (-0.1,), "a number of at least 0"),
+        ("adversarial_training", "weight_clean", (-0.1, 1.1), "a number in [0, 1]"),
+        ("smart", "weight_smoothness", (-0.1,), "a number of at least 0"),
+        ("smart", "weight_momentum", (-0.1,), "a number of at least 0"),
+        ("carl", "temperature", (0.0,), "a number above 0"),
+        ("carl", "num_negatives", (0,), "a whole number of at least 1"),
+        ("carl", "momentum", (1.0, -0.1), "a number from 0 to below 1"),
+        ("carl", "start_step", (-1,), "a whole number of at least 0, or null"),
+        ("rar", "weight_reconstruction", (-0.1,), "a number of at least 0"),
+        ("taichi", "temperature", (0.0, -1.0, math.nan), "a number above 0"),
+        ("bat_pairwise", "margin", (2.5, math.nan), "a number in [0, 2]"),
+        ("bat_triplet", "margin", (-0.1,), "a number in [0, 2]"),
+        ("a2t", "share", (0.0, 1.1, math.nan), "a number above 0, at most 1"),
+        ("a2t", "num_clean_epochs", (-1,), "a whole number of at least 0"),
+        ("a2t", "max_queries", (0,), "a whole number of at least 1"),
     ],
 )
-def test_impossible_options_are_named(options):
-    (name,) = options
-    with pytest.raises(UserError, match=f"objective_options.{name}: .* given, must be"):
-        resolve_objective("robustsentembed")(D, **options)
+def test_an_option_out_of_its_bounds_is_refused_in_one_line(name, option, values, allowed):
+    kind = resolve_objective(name)
+    given = (D, torch.nn.Linear(D, 3)) if kind.needs.labels else (D,)
+    for value in values:
+        with pytest.raises(UserError) as caught:
+            kind(*given, **{option: value})
+        assert str(caught.value) == f"objective_options.{option} = {show(value)}: expected {allowed}"

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from fastadv import UserError
 from fastadv.config.schema import PerturbationConfig
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
@@ -108,11 +106,6 @@ def test_mean_is_over_the_tokens_of_all_ranks():
     alone = run.objective.loss(views)[1]["loss_reconstruction"]
     shared = run.objective.loss(replace(views, tokens_a_rank=2.5 * batch.num_tokens))[1]["loss_reconstruction"]
     torch.testing.assert_close(shared, alone / 2.5)
-
-
-def test_a_weight_below_zero_is_refused():
-    with pytest.raises(UserError, match=r"^objective_options.weight_reconstruction: -0.1 given, must be 0 or more$"):
-        RAR(4, nn.Linear(4, 2), weight_reconstruction=-0.1)
 
 
 def test_reconstruction_learns_the_words(tiny_bert_dir):

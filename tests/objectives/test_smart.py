@@ -103,12 +103,6 @@ def test_the_average_slows_down_after_a_tenth_of_the_run():
     assert [objective.decay_of_average(step) for step in (1, 3, 4, 35)] == [0.99, 0.99, 0.999, 0.999]
 
 
-@pytest.mark.parametrize("name", ["weight_smoothness", "weight_momentum"])
-def test_weights_are_not_negative(name):
-    with pytest.raises(UserError, match=f"^objective_options.{name}: -0.1 given, must be 0 or more$"):
-        make(**{name: -0.1})
-
-
 @pytest.mark.parametrize(
     "overrides, words",
     [

@@ -14,7 +14,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from fastadv.config.bounds import Share
-from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -31,8 +30,6 @@ class AdversarialTraining(ClassificationObjective):
 
     def __init__(self, hidden_size: int, classifier, *, weight_clean: Share = 0.5):
         super().__init__(hidden_size, classifier)
-        if not 0 <= weight_clean <= 1:
-            raise UserError(f"objective_options.weight_clean: {weight_clean} given, must be in [0, 1]")
         self.weight_clean = weight_clean
         self.needs = replace(self.needs, clean=weight_clean > 0)
 

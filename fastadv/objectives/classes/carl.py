@@ -30,7 +30,6 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fastadv.config.bounds import Positive, ShareBelow1
-from fastadv.errors import UserError
 from fastadv.objectives.base import LossSizes, RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.classes.memory_bank import MemoryBanks, Negatives, Sharing
@@ -85,14 +84,6 @@ class CARL(ClassificationObjective):
         normalize: bool = True,
     ):
         super().__init__(hidden_size, classifier)
-        if not temperature > 0:
-            raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
-        if num_negatives < 1:
-            raise UserError(f"objective_options.num_negatives: {num_negatives} given, must be 1 or more")
-        if not 0 <= momentum < 1:
-            raise UserError(f"objective_options.momentum: {momentum} given, must be at least 0 and below 1")
-        if start_step is not None and start_step < 0:
-            raise UserError(f"objective_options.start_step: {start_step} given, must be 0 or more, or null")
         self.estimator, self.temperature, self.normalize = estimator, temperature, normalize
         self.num_negatives, self.negatives, self.momentum = num_negatives, negatives, momentum
         self.start_step = start_step

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fastadv.config.bounds import NotNegative
-from fastadv.errors import UserError
 from fastadv.objectives.base import LossSizes, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -94,10 +93,6 @@ class RAR(ClassificationObjective):
 
     def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: NotNegative = 0.1):
         super().__init__(hidden_size, classifier)
-        if weight_reconstruction < 0:
-            raise UserError(
-                f"objective_options.weight_reconstruction: {weight_reconstruction} given, must be 0 or more"
-            )
         self.weight_reconstruction = weight_reconstruction
         self.reconstructor: Optional[Reconstructor] = None
         self._word_embeddings: Optional[Callable[[], Tensor]] = None

@@ -15,7 +15,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fastadv.config.bounds import NotNegative, Positive
-from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import Classifies
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -47,8 +46,6 @@ class SCAL(Classifies, ContrastiveObjective):
         mask_duplicates: bool = True,
     ):
         super().__init__(hidden_size, temperature=temperature, head=head, mask_duplicates=mask_duplicates)
-        if weight_contrastive < 0:
-            raise UserError(f"objective_options.weight_contrastive: {weight_contrastive} given, must be 0 or more")
         self.classifier = classifier
         self.weight_contrastive = weight_contrastive
         if attack:

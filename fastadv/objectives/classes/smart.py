@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.config.bounds import NotNegative
-from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -47,9 +46,6 @@ class SMART(ClassificationObjective):
         weight_momentum: NotNegative = 1.0,
     ):
         super().__init__(hidden_size, classifier)
-        for name, weight in (("weight_smoothness", weight_smoothness), ("weight_momentum", weight_momentum)):
-            if weight < 0:
-                raise UserError(f"objective_options.{name}: {weight} given, must be 0 or more")
         self.weight_smoothness, self.weight_momentum = weight_smoothness, weight_momentum
         searched = self.needs.adversarial if weight_smoothness > 0 else None
         self.needs = replace(self.needs, adversarial=searched, average=weight_momentum > 0)

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from fastadv.config.bounds import Positive
 from fastadv.encoder.heads import make_head
-from fastadv.errors import UserError
 from fastadv.objectives.base import Keys, Objective, Views
 from fastadv.objectives.needs import Needs
 from fastadv_kernels import info_nce
@@ -40,10 +39,6 @@ class ContrastiveObjective(Objective):
         weight_hard_negative: Positive = 1.0,
     ):
         super().__init__(hidden_size)
-        if not temperature > 0:
-            raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
-        if not weight_hard_negative > 0:
-            raise UserError(f"objective_options.weight_hard_negative: {weight_hard_negative} given, must be above 0")
         self.temperature = temperature
         self.weight_hard_negative = weight_hard_negative
         self.multi_positive = multi_positive

@@ -15,7 +15,6 @@ from typing import Literal
 from torch import Tensor
 
 from fastadv.config.bounds import NotNegative, Share
-from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import AdversarialView, DetectionOptions, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
@@ -54,9 +53,6 @@ class RobustSentEmbed(ContrastiveObjective):
         **options,
     ):
         super().__init__(hidden_size, **options)
-        for name, weight in (("weight_adversarial", weight_adversarial), ("weight_rtd", weight_rtd)):
-            if weight < 0:
-                raise UserError(f"objective_options.{name}: {weight} given, must be 0 or more")
         self.weight_adversarial = weight_adversarial
         if rtd_generator != "none" and weight_rtd > 0:
             detection = DetectionOptions(rtd_generator, weight_rtd, rtd_mask_ratio, rtd_fill, rtd_reduction, rtd_input)

@@ -10,7 +10,6 @@
 from torch import Tensor
 
 from fastadv.config.bounds import NotNegative
-from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import AdversarialView, Needs
 from fastadv.objectives.sentences.contrastive import ContrastiveObjective
@@ -27,8 +26,6 @@ class USCAL(ContrastiveObjective):
 
     def __init__(self, hidden_size: int, *, weight_adversarial: NotNegative = 0.5, **options):
         super().__init__(hidden_size, **options)
-        if weight_adversarial < 0:
-            raise UserError(f"objective_options.weight_adversarial: {weight_adversarial} given, must be 0 or more")
         self.weight_adversarial = weight_adversarial
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,7 +15,6 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fastadv.config.bounds import NotNegative, PositiveShare
-from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import EpochAttack, Needs
 from fastadv.objectives.texts.attacked_texts import AttackedTexts
@@ -52,12 +51,6 @@ class A2T(AttackedTexts):
         attack_data: Optional[str] = None,
     ):
         super().__init__(hidden_size, classifier)
-        if num_clean_epochs < 0:
-            raise UserError(f"objective_options.num_clean_epochs: {num_clean_epochs} given, must be 0 or more")
-        if not 0 < share <= 1:
-            raise UserError(f"objective_options.share: {share} given, must be above 0 and at most 1")
-        if max_queries < 1:
-            raise UserError(f"objective_options.max_queries: {max_queries} given, must be 1 or more")
         self.weight_adversarial = weight_adversarial
         attack = EpochAttack(recipe, num_clean_epochs, share, max_queries, word_vectors, attack_data)
         self.needs = replace(self.needs, epoch_attack=attack)

@@ -6,13 +6,11 @@
 | soft labels | `targets: soft`, `victim`: p_victim(x') for x'; x keeps its class |
 """
 
-from typing import Optional
-
 from torch import Tensor
 
 from fastadv.config.bounds import NotNegative
 from fastadv.objectives.base import Views
-from fastadv.objectives.texts.attacked_texts import AttackedTexts, Targets
+from fastadv.objectives.texts.attacked_texts import AttackedTexts
 
 
 class ADA(AttackedTexts):
@@ -22,16 +20,8 @@ class ADA(AttackedTexts):
         weight_adversarial: w. The others are those of AttackedTexts.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        classifier,
-        *,
-        weight_adversarial: NotNegative = 1.0,
-        targets: Targets = "hard",
-        victim: Optional[str] = None,
-    ):
-        super().__init__(hidden_size, classifier, targets=targets, victim=victim)
+    def __init__(self, hidden_size: int, classifier, *, weight_adversarial: NotNegative = 1.0, **options):
+        super().__init__(hidden_size, classifier, **options)
         self.weight_adversarial = weight_adversarial
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:

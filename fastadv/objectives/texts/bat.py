@@ -62,8 +62,6 @@ class BAT(ClassificationObjective):
         obstinate_labels: Optional[List[str]] = None,
     ):
         super().__init__(hidden_size, classifier)
-        if not 0 <= margin <= 2:
-            raise UserError(f"objective_options.margin: {margin} given, must be in [0, 2], as 1 - cosine is")
         self.margin, self.distance_of, self.obstinate_labels = margin, distance_of, obstinate_labels
         self.needs = replace(self.needs, tokens=distance_of != "cls")
         # Whether each class counts, once the run's classes are known; None: all do. No parameter and no buffer: the
@@ -119,13 +117,9 @@ class BATPairwise(BAT):
         *,
         weight_fickle: NotNegative = 1.0,
         weight_obstinate: NotNegative = 1.2,
-        margin: Margin = 1.0,
-        distance_of: DistanceOf = "cls",
-        obstinate_labels: Optional[List[str]] = None,
+        **options,
     ):
-        super().__init__(
-            hidden_size, classifier, margin=margin, distance_of=distance_of, obstinate_labels=obstinate_labels
-        )
+        super().__init__(hidden_size, classifier, **options)
         self.weight_fickle, self.weight_obstinate = weight_fickle, weight_obstinate
         weights = {"fickle": weight_fickle, "obstinate": weight_obstinate}
         variants = tuple(name for name, weight in weights.items() if weight > 0)
@@ -153,19 +147,8 @@ class BATTriplet(BAT):
         weight_triplet: lambda. The others are those of BAT.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        classifier,
-        *,
-        weight_triplet: NotNegative = 1.0,
-        margin: Margin = 1.0,
-        distance_of: DistanceOf = "cls",
-        obstinate_labels: Optional[List[str]] = None,
-    ):
-        super().__init__(
-            hidden_size, classifier, margin=margin, distance_of=distance_of, obstinate_labels=obstinate_labels
-        )
+    def __init__(self, hidden_size: int, classifier, *, weight_triplet: NotNegative = 1.0, **options):
+        super().__init__(hidden_size, classifier, **options)
         self.weight_triplet = weight_triplet
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:

@@ -36,7 +36,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastadv.config.bounds import Positive
-from fastadv.errors import UserError
 from fastadv.objectives.base import LossSizes, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import Needs
@@ -68,8 +67,6 @@ class TaiChi(ClassificationObjective):
         temperature: Positive = 1.0,
     ):
         super().__init__(hidden_size, classifier)
-        if not temperature > 0:
-            raise UserError(f"objective_options.temperature: {temperature} given, must be above 0")
         self.ablation, self.similarity, self.temperature = ablation, similarity, temperature
         self.needs = replace(self.needs, second_network=ablation in ("none", "no_kl", "no_ctr"))
         self._has_contrast = ablation != "no_ctr"
