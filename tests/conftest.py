@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests.small_runs import make_config, make_config_in, step_lines, stop_after  # noqa: E402, F401
+from tests.small_runs import make_config, make_config_in, scored_pairs, step_lines, stop_after  # noqa: E402, F401
 
 # Every run of a property's test is the same run, however slow the machine.
 settings.register_profile(

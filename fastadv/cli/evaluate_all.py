@@ -9,9 +9,7 @@ from fastadv.cli.parts import add_cache_dir, add_command, add_encoder_options, a
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.text_attack import AttackedTexts, TextAttackSettings
 from fastadv.errors import UserError
-
-# As `fastadv.evaluation.suite.choice.PARTS`, which is not imported before it is needed.
-_PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
+from fastadv.evaluation.suite.choice import PARTS, choose_parts
 
 
 def add_evaluate_all(kinds) -> None:
@@ -28,7 +26,12 @@ def add_evaluate_all(kinds) -> None:
     )
     parser.add_argument("--data", help="a folder in SentEval layout, for sts, transfer, geometry and adv-sts")
     parser.add_argument("--out", required=True, help="a folder for the results; what is done in it is not run again")
-    parser.add_argument("--parts", nargs="+", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="PART",
+        help=f"some of {', '.join(PARTS)} (default: all), or your own, my_package.my_module:MyPart",
+    )
     parser.add_argument(
         "--write_cards", action="store_true", help="write each model's scores into the README.md of its folder"
     )
@@ -72,7 +75,6 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from fastadv.evaluation.suite.choice import choose_parts
     from fastadv.evaluation.suite.report import FILES, short_table
     from fastadv.evaluation.suite.suite import Suite
     from fastadv.evaluation.vectors.vector_cache import checked_cache_folder
@@ -119,9 +121,8 @@ def _write_cards(evaluation: dict) -> bool:
 
 
 def _options(arguments: argparse.Namespace, out):
-    from fastadv.config.embedding_attack import AttackSettings
     from fastadv.config.schema import EvaluationConfig
-    from fastadv.evaluation.suite.choice import SuiteOptions
+    from fastadv.evaluation.suite.parts import SuiteOptions
     from fastadv.evaluation.text.attacked_data import AttackedData
 
     labelled = read_settings(arguments, AttackedData)

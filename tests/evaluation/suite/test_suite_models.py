@@ -173,7 +173,7 @@ def test_a_first_model_without_a_victim_is_said_to_be_missing(folder, tmp_path, 
     evaluation = evaluation_of(tmp_path / "out")
     (warning,) = evaluation["warnings"]
     assert warning.startswith("text-synonym: first, the first model, has nothing here") and "with x in" in warning
-    (control,) = [sentence(f) for f in evaluation["parts"]["text-synonym"]["protocol"]["controls"] if f["cap"] == "any"]
+    (control,) = [sentence(f) for f in evaluation["parts"]["text-synonym"]["findings"] if f["cap"] == "any"]
     assert control.startswith("y ") and f"* {control}\n" in (tmp_path / "out/summary.md").read_text(encoding="utf-8")
     assert {path.name[:2] for path in (tmp_path / "out/victims").iterdir()} == {"x-", "y-"}
 
