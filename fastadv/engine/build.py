@@ -175,7 +175,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
             "and only the packed path can be traced"
         )
     engine = config.engine
-    plan = config.perturbation.resolve()
+    plan, own_search = config.perturbation.resolve(), config.perturbation.search
     return Step(
         encoder,
         objective,
@@ -186,7 +186,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
         config.train.micro_batch_size,
         companions.second,
         config.train.on_nonfinite,
-        make_search(config.perturbation.search, plan),
+        objective.make_search(plan) if own_search is None else make_search(own_search, plan),
         # From stage 1 on DeepSpeed itself casts the weights.
         torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
     )
