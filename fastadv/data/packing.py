@@ -4,7 +4,7 @@ Shapes: ``B`` sentences, ``T`` real tokens of all of them.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class PackedBatch:
     """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""
     token_sentence: Tensor = field(init=False, repr=False)
     """(T,) int64, the sentence a token belongs to"""
+    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """what encoders have worked out about the layout, by name; of this batch alone, not of one made by ``replace``"""
 
     def __post_init__(self):
         sentences = torch.arange(self.num_sentences, device=self.cu_seqlens.device)

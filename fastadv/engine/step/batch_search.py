@@ -9,7 +9,6 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.gather import GlobalBatch, gather_rows, gather_unequal
 from fastadv.engine.step.inner_loss import InnerLoss
@@ -25,25 +24,17 @@ class BatchSearch:
     """Searches perturbations batch by batch.
 
     Args:
-        plan: every setting of ``perturbation``.
+        search: how a perturbation moves.
         encoder, objective: own the parameters that enter the inner loss.
         compile: none, default or cudagraphs: whether inner steps are compiled, and how.
-        search: how a perturbation moves; None: the shipped search.
 
     Attributes:
         adversary: searches one piece.
         eta_table, adaptive: state; None where the config has no use for it.
     """
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        encoder: nn.Module,
-        objective: Objective,
-        compile: str = "none",
-        search: Search | None = None,
-    ):
-        self.plan = plan
+    def __init__(self, search: Search, encoder: nn.Module, objective: Objective, compile: str = "none"):
+        plan = search.plan
         self.eta_table: EtaTable | None = None
         self.adaptive: AdaptiveReuse | None = None
         if compile == "none":

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fastadv.config.schema import PerturbationConfig
 from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.average import AverageModel
 from fastadv.engine.step.batch_search import BatchSearch
 from fastadv.engine.step.compiled_passes import CompiledPasses
@@ -60,18 +61,17 @@ class Step(nn.Module):
             and not with ``compile``.
         second: the second encoder, for an objective with ``Needs.second_network``.
         on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
-        search: how a perturbation moves; None: the shipped search.
+        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
+        search: how a perturbation moves; None: as the objective has it.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
         whole: the last forward's batch over all ranks.
-        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
         fault: what it met then.
         watch: the last forward's vectors, and which of them went wrong.
         clock: times the search and z_adv's pass, where one is given.
-        graphs_serve_once: whether no gradient may be taken through a graph that another will be taken through.
         average: of encoder and classifier over steps, for an objective that uses it, else None.
     """
 
@@ -86,6 +86,7 @@ class Step(nn.Module):
         micro_batch_size: Optional[int] = None,
         second: Optional[nn.Module] = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
+        compute_dtype: Optional[torch.dtype] = None,
         search: Search | None = None,
     ):
         super().__init__()
@@ -106,13 +107,13 @@ class Step(nn.Module):
         self.fault: Optional[NonFiniteGradient] = None
         self.watch = RowWatch()
         self.clock = no_clock
-        self.graphs_serve_once = False
-        self.compute_dtype: Optional[torch.dtype] = None
+        self.compute_dtype = compute_dtype
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
         if objective.needs.adversarial is not None:
-            self.search = BatchSearch(self.plan, encoder, objective, compile, search)
+            search = objective.make_search(self.plan) if search is None else search
+            self.search = BatchSearch(search, encoder, objective, compile)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: Optional[AverageModel] = None
         if objective.needs.average:
@@ -312,7 +313,7 @@ class Step(nn.Module):
         # keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
-        keeps_graph = keeps_graph and not self.graphs_serve_once
+        keeps_graph = keeps_graph and not is_cut_up(self.encoder)
         has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)

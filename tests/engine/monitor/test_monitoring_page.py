@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
