@@ -26,6 +26,10 @@ class MixedSearch(Search):
     def starts_at_clean(self) -> bool:
         return self.plan.sigma == 0 and not self.plan.use_eta
 
+    @property
+    def uses_eta(self) -> bool:
+        return self.plan.use_eta
+
     def start(self, x: Tensor, around: Surroundings, eta: Tensor | None) -> Chains:
         """Both chains at one delta^0; eta at ``eta`` (T, E), None for 0, projected.
 

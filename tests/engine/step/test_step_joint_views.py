@@ -12,7 +12,7 @@ OTHERS = ["hate it", "the music is good", "it was sad", "a slow plot", "very fun
 
 def outcome(make_step, batch_of, joint_views, **options):
     recorded = make_step(**options)
-    recorded.step._joint_views = joint_views
+    recorded.step.passes.joint_views = joint_views
     encoded = []
     encode = recorded.step.encoder.encode
 
@@ -70,7 +70,7 @@ def test_given_hard_negatives_still_have_a_pass_of_their_own(make_step, sentence
 def test_the_views_have_masks_of_their_own(make_step, sentences):
     recorded = make_step("simcse", dropout=0.2)
     step = recorded.step
-    step._joint_views = True
+    step.passes.joint_views = True
     pooled = []
     encode = step.encoder.encode
     step.encoder.encode = lambda x, batch, dropout=None: pooled.append(encode(x, batch, dropout)) or pooled[-1]
