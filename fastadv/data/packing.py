@@ -3,8 +3,10 @@
 Shapes: ``B`` sentences, ``T`` real tokens of all of them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Mapping, Optional, Sequence
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,29 +30,24 @@ class PackedBatch:
     """tokens of the longest sentence"""
     sentence_ids: Tensor
     """(B,) int64, equal for sentences that are equal after truncation"""
-    labels: Optional[Tensor] = None
+    labels: Tensor | None = None
     """(B,) or None"""
-    row_ids: Optional[Tensor] = None
+    row_ids: Tensor | None = None
     """(B,) int64, each sentence's row of the training data; None where it is not known"""
-    positive: Optional["PackedBatch"] = None
+    positive: "PackedBatch | None" = None
     """a text that means the same as each sentence, in their order; None where only sentences are given"""
-    hard_negative: Optional["PackedBatch"] = None
+    hard_negative: "PackedBatch | None" = None
     """likewise a text that is close to each sentence and means something else"""
     variants: Mapping[str, "PackedBatch"] = field(default_factory=dict)
     """other texts of each sentence by name, in their order (`fastadv.data.variants.text_variants`); of a variant itself
     none"""
-    is_present: Optional[Tensor] = None
+    is_present: Tensor | None = None
     """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""
-    token_sentence: Tensor = field(init=False, repr=False)
-    """(T,) int64, the sentence a token belongs to"""
-    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """what encoders have worked out about the layout, by name; of this batch alone, not of one made by ``replace``"""
+    remembered: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Results that every pass of this batch shares, by name, kept by whoever computes them. A batch that `replace` or
+    `to` makes of this one starts without any"""
 
     def __post_init__(self):
-        sentences = torch.arange(self.num_sentences, device=self.cu_seqlens.device)
-        # output_size spares a GPU the synchronisation that counting the repeats would cost.
-        token_sentence = torch.repeat_interleave(sentences, self.lengths, output_size=self.num_tokens)
-        object.__setattr__(self, "token_sentence", token_sentence)
         for name, given in {"positive": self.positive, "hard_negative": self.hard_negative, **self.variants}.items():
             if given is not None and given.num_sentences != self.num_sentences:
                 raise ValueError(f"{name} has {given.num_sentences} sentences, the batch {self.num_sentences}")
@@ -62,6 +59,13 @@ class PackedBatch:
     @property
     def num_tokens(self) -> int:
         return self.input_ids.shape[0]
+
+    @cached_property
+    def token_sentence(self) -> Tensor:
+        """(T,) int64, the sentence a token belongs to."""
+        sentences = torch.arange(self.num_sentences, device=self.cu_seqlens.device)
+        # output_size spares a GPU the synchronisation that counting the repeats would cost.
+        return torch.repeat_interleave(sentences, self.lengths, output_size=self.num_tokens)
 
     @property
     def lengths(self) -> Tensor:
@@ -133,11 +137,11 @@ class PackedBatch:
         cls,
         token_lists: Sequence[Sequence[int]],
         is_special_lists: Sequence[Sequence[bool]],
-        sentence_ids: Optional[Sequence[int]] = None,
-        labels: Optional[Sequence] = None,
-        token_type_lists: Optional[Sequence[Sequence[int]]] = None,
+        sentence_ids: Sequence[int] | None = None,
+        labels: Sequence | None = None,
+        token_type_lists: Sequence[Sequence[int]] | None = None,
         position_offset: int = 0,
-        row_ids: Optional[Sequence[int]] = None,
+        row_ids: Sequence[int] | None = None,
     ) -> "PackedBatch":
         """Packs sentences given as lists of token ids.
 

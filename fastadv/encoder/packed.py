@@ -143,7 +143,7 @@ class PackedModel:
 def with_tokens(batch: PackedBatch, **changes: Tensor) -> PackedBatch:
     """``batch`` with other tokens in the same places: what has been worked out about its layout goes along."""
     changed = replace(batch, **changes)
-    changed.memo["padding"] = padding_of(batch)
+    changed.remembered["padding"] = padding_of(batch)
     return changed
 
 

@@ -20,7 +20,7 @@ from fastadv.engine.step.step import Step
 from fastadv.engine.trackers import check_trackers
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
-from fastadv.launch.load import check_option_names
+from fastadv.launch.load import check_options
 from fastadv.perturbation import Search
 from fastadv_kernels import BackendError, set_backend
 
@@ -140,7 +140,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
             "packed path's whole passes to prefetch"
         )
     objective_class = resolve_objective(config.objective)
-    check_option_names(objective_class, config.objective_options)
+    check_options(objective_class, config.objective_options)
     check_objective(config, objective_class)
     torch.manual_seed(config.train.seed)
     given = (encoder.hidden_size,)

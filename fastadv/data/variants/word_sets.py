@@ -77,7 +77,7 @@ def _with_capitals_of(old: str, new: str) -> str:
     return new[:1].upper() + new[1:] if old[:1].isupper() else new
 
 
-@dataclass(frozen=True)
+@dataclass
 class WordSets:
     """Synonyms and antonyms by word, each list nearest first, all in lower case, the word itself not in its list."""
 
@@ -87,8 +87,8 @@ class WordSets:
     """what they were made from, by whom: shown, never interpreted"""
 
     def __post_init__(self):
-        for name in ("synonyms", "antonyms"):
-            object.__setattr__(self, name, MappingProxyType(_checked(name, getattr(self, name))))
+        self.synonyms = MappingProxyType(_checked("synonyms", self.synonyms))
+        self.antonyms = MappingProxyType(_checked("antonyms", self.antonyms))
 
     def __reduce__(self):
         # A mapping proxy does not travel to another process; what it shows does.

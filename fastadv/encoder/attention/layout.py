@@ -87,7 +87,7 @@ def _head_layout(padding: Padding, num_heads: int, dtype: torch.dtype) -> HeadLa
 
 def padding_of(batch: PackedBatch) -> Padding:
     """The layout of a batch, worked out once and kept with it: inner steps encode one batch many times."""
-    padding = batch.memo.get("padding")
+    padding = batch.remembered.get("padding")
     if padding is None:
         num_sentences, max_seqlen = batch.num_sentences, batch.max_seqlen
         starts = batch.cu_seqlens[:-1].long()
@@ -99,7 +99,7 @@ def padding_of(batch: PackedBatch) -> Padding:
             mask = (columns < batch.lengths[:, None])[:, None, None, :]
         index = batch.token_sentence * max_seqlen + positions
         padding = Padding(index, mask, starts, batch.cu_seqlens, num_sentences, max_seqlen)
-        batch.memo["padding"] = padding
+        batch.remembered["padding"] = padding
     return padding
 
 

@@ -21,13 +21,15 @@ class share a draw. A row without a negative has L_o = L_a = 0. A row that stand
 import logging
 import math
 from dataclasses import replace
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge
 from torch import Tensor
 
+from fastadv.config.bounds import Positive, ShareBelow1
 from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
@@ -75,11 +77,11 @@ class CARL(ClassificationObjective):
         classifier,
         *,
         estimator: Literal["nce", "softmax"] = "nce",
-        temperature: float = 0.07,
-        num_negatives: int = 16000,
+        temperature: Positive = 0.07,
+        num_negatives: Annotated[int, Ge(1)] = 16000,
         negatives: Sharing = "per_batch",
-        momentum: float = 0.5,
-        start_step: Optional[int] = None,
+        momentum: ShareBelow1 = 0.5,
+        start_step: Annotated[int, Ge(0)] | None = None,
         normalize: bool = True,
     ):
         super().__init__(hidden_size, classifier)

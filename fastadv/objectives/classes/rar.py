@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fastadv.config.bounds import NotNegative
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
@@ -91,7 +92,7 @@ class RAR(ClassificationObjective):
         adversarial=AdversarialView(tokens=True, methods=("freelb",), raised_term="loss_classification"),
     )
 
-    def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: float = 0.1):
+    def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: NotNegative = 0.1):
         super().__init__(hidden_size, classifier)
         if weight_reconstruction < 0:
             raise UserError(

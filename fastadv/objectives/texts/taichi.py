@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastadv.config.bounds import Positive
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
@@ -64,7 +65,7 @@ class TaiChi(ClassificationObjective):
         *,
         ablation: Ablation = "none",
         similarity: Literal["cosine", "neg_l2"] = "cosine",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
     ):
         super().__init__(hidden_size, classifier)
         if not temperature > 0:
