@@ -1,11 +1,13 @@
 """Which settings go with an objective's class: labels, the clean pass, the search."""
 
+from fastadv.config.own_class import find_class
 from fastadv.config.schema import Config
 from fastadv.config.values import show
 from fastadv.encoder.classifier.classification_head import POOLINGS_WITH_HEAD
 from fastadv.errors import UserError
 from fastadv.objectives.base import Objective
 from fastadv.objectives.needs import AdversarialView
+from fastadv.perturbation import Search
 
 
 def check_objective(config: Config, objective: type[Objective]) -> None:
@@ -14,6 +16,8 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     Raises:
         UserError: one line with the key, its value and what is allowed.
     """
+    if config.perturbation.search is not None:
+        find_class(config.perturbation.search, Search, "perturbation.search")
     _check_labels(config, objective)
     _check_variants(config, objective)
     if objective.needs.adversarial is not None:
