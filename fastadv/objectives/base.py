@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastadv.config.own_class import find_class
 from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
@@ -267,21 +268,12 @@ def resolve_objective(name: str) -> type[Objective]:
     Raises:
         UserError: an unknown name, a module that does not import, or a class that is no Objective.
     """
-    path = SHIPPED.get(name, name)
-    if ":" not in path:
+    if name in SHIPPED:
+        module_name, _, class_name = SHIPPED[name].partition(":")
+        return getattr(import_module(module_name), class_name)
+    if ":" not in name:
         raise UserError(
             f"objective: {name!r} is unknown; shipped are {', '.join(SHIPPED)}; "
             "your own is named my_package.my_module:MyObjective"
         )
-    module_name, _, class_name = path.partition(":")
-    try:
-        found = getattr(import_module(module_name), class_name, None)
-    except Exception as error:  # whatever the user's module raises while it is imported
-        if name in SHIPPED:
-            raise
-        raise UserError(
-            f"objective: {name!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise UserError(f"objective: {name!r} must name a subclass of fastadv.Objective, {module_name} has {found!r}")
-    return found
+    return find_class(name, Objective, "objective")
