@@ -22,9 +22,6 @@ from fastadv.objectives.needs import Needs
 from fastadv.perturbation.compiled import MOST_SIZES
 from fastadv.perturbation.search import perturbed
 
-_MOST_JOINT_TOKENS = 1024
-"""tokens up to which one pass of both views was faster than two on a CPU"""
-
 Passed = tuple[Tensor | None, Tensor | None]
 """h (b, D) and, where the objective asks for them, the last hidden states (t, D)"""
 
@@ -87,6 +84,8 @@ class Passes:
         self.compiled = None if compile == "none" else CompiledEncode(encoder)
         self.joint_views, self._replays_masks = joint_views, replays_masks
         self.compute_dtype = compute_dtype
+        # One pass of both views was faster than two up to so many tokens on a CPU.
+        self.most_joint_tokens = 1024
 
     @property
     def keeps_graphs(self) -> bool:
@@ -117,7 +116,7 @@ class Passes:
             return False
         if self.joint_views is None:
             # A GPU waits for launches; on a CPU small products gain, and large ones lose the cache.
-            return batch.input_ids.device.type != "cpu" or 2 * batch.num_tokens <= _MOST_JOINT_TOKENS
+            return batch.input_ids.device.type != "cpu" or 2 * batch.num_tokens <= self.most_joint_tokens
         return self.joint_views
 
     def encode_clean(self, piece: MicroBatch) -> CleanPasses:
