@@ -33,6 +33,7 @@ from fastadv.engine.step.row_watch import RowWatch
 from fastadv.engine.step.views import clean_views, joined, with_adversarial
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Objective, Views
+from fastadv.objectives.terms import logged_name
 from fastadv.perturbation import AdaptiveReuse, EtaTable, Search
 
 
@@ -144,7 +145,7 @@ class Step(nn.Module):
         if loss_rtd is not None:
             loss = loss + self.objective.needs.detection.weight * loss_rtd
             terms["loss_rtd"] = loss_rtd.detach()
-        self.metrics.update(loss=loss.detach(), **terms)
+        self.metrics.update(loss=loss.detach(), **{logged_name(name): value for name, value in terms.items()})
         return loss
 
     def _watch_clean(self, views: Views) -> None:
