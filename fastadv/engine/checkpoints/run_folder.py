@@ -13,7 +13,6 @@
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
 
-import json
 import re
 import shutil
 import subprocess
@@ -31,6 +30,7 @@ from fastadv.engine.checkpoints.checkpoint import newest_state, require_same_con
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.json_file import write_json
 from fastadv.objectives.base import resolve_objective
 from fastadv.report.run_record import ATTACK, PICTURE
 from fastadv.report.written_files import clear_written
@@ -114,7 +114,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:
-    write_text(folder / "results.json", json.dumps(results, indent=1) + "\n")
+    write_json(folder / "results.json", results)
 
 
 def model_card(

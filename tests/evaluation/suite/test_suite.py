@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from fastadv.evaluation.suite import adv_sts as suite_adv_sts
 from fastadv.evaluation.suite import attacks as suite_attacks
 from fastadv.evaluation.suite import parts as suite_parts
 from fastadv.evaluation.suite.models import systems_of
+from fastadv.evaluation.suite.report import FILES
 from fastadv.evaluation.text_report.findings import sentence
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows_in, run, without_seconds, write_models
@@ -131,19 +134,25 @@ def test_accuracy_under_pgd_is_that_of_its_rows(whole, folder):
 
 
 def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "out"
+    # As a run leaves it that was stopped before the embeddings were done.
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    for pattern in ("parts/embeddings-*", "parts/text-*", *FILES):
+        for path in out.glob(pattern):
+            path.unlink()
+    for name in PARTS[4:]:
+        shutil.rmtree(out / name)
     attack = suite_attacks.AttackRun.run
 
     def stop(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suite_attacks.AttackRun, "run", stop)
+    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_adv_sts.AdvStsPart):
+        monkeypatch.setattr(part, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
         main(arguments(folder, out))
     assert list(evaluation_of(out)["parts"]) == PARTS[:4]
     monkeypatch.setattr(suite_attacks.AttackRun, "run", attack)
-    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_adv_sts.AdvStsPart):
-        monkeypatch.setattr(part, "measure", stop)
     said = run(arguments(folder, out), capsys)
     assert "[6/6] text-synonym done" in said.err
     assert without_seconds(evaluation_of(out)) == without_seconds(evaluation_of(whole))
