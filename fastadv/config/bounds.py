@@ -6,7 +6,7 @@ The checks and the help read them. Bounds are those of ``annotated_types``; ``do
 import re
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval, Predicate, doc
+from annotated_types import Ge, Gt, Interval, MaxLen, Predicate, doc
 
 
 def _is_name(value: str) -> bool:
@@ -43,6 +43,9 @@ ShareBelow1 = Annotated[float, Interval(ge=0, lt=1)]
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32), doc("a whole number from 0 to 4294967295")]
 Name = Annotated[str, Predicate(_is_name), doc("text that is not empty, in UTF-8 and without NUL")]
+ObjectiveName = Annotated[
+    Name, MaxLen(500), doc("the name of a shipped objective, or my_package.my_module:MyObjective")
+]
 TokenRadius = Annotated[
     NotNegative | Literal["equal"], doc("a number of at least 0, or equal (the sentence's epsilon)")
 ]

@@ -11,6 +11,7 @@ from fastadv.config.bounds import (
     ModuleNames,
     Name,
     NotNegative,
+    ObjectiveName,
     Positive,
     PositiveShare,
     ProbeSize,
@@ -322,7 +323,7 @@ class Config:
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    objective: Name = "robustsentembed"
+    objective: ObjectiveName = "robustsentembed"
     """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar,
     and on other texts safer, ada, base_adv, a2t, bat_pairwise, bat_triplet, taichi; or your own as
     my_package.my_module:MyObjective"""

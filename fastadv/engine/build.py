@@ -1,10 +1,9 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
-import copy
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +15,13 @@ from fastadv.distributed.processes import first_rank_first, is_first_rank, world
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.selection import DevScore, dev_score, labelled_dev_score
 from fastadv.engine.step.step import Step
+from fastadv.engine.token_counts import count_tokens
 from fastadv.engine.trackers import check_trackers
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options
+from fastadv.objectives.base import Materials
 from fastadv.perturbation.chains import make_search
 from fastadv_kernels import BackendError, set_backend
 
@@ -123,7 +125,7 @@ def build_encoder(config: Config):
     )
 
 
-def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap] = None) -> Step:
+def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = None) -> Step:
     """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before.
 
     Args:
@@ -147,33 +149,22 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
-    if objective.needs.victim is not None:
-        from fastadv.objectives.texts.victims import build_victim
-
-        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        objective.victim_probabilities = build_victim(objective.needs.victim, encoder, label_map.names, dtype)
     if objective.needs.epoch_attack is not None:
-        from fastadv.engine import epoch_attack
-
-        epoch_attack.check_attack(objective.needs.epoch_attack)
-    second = None
-    if objective.needs.second_network:
-        second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
-        objective.second_classifier = copy.deepcopy(objective.classifier)
+        check_attack(objective.needs.epoch_attack)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
             "be those of each process's share"
         )
-    detection = None
-    if objective.needs.detection is not None:
-        from fastadv.engine.token_counts import count_tokens
-        from fastadv.objectives.sentences.rtd import build_detection
-
-        counts = None if text is None else partial(count_tokens, text, encoder.vocab_size)
-        dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
-        detection = build_detection(objective.needs.detection, encoder, counts, dtype)
-    if config.engine.compile != "none" and second is not None:
+    companions = objective.companions(
+        encoder,
+        Materials(
+            label_names=None if label_map is None else label_map.names,
+            token_counts=None if text is None else partial(count_tokens, text, encoder.vocab_size),
+            frozen_dtype=torch.bfloat16 if config.engine.precision == "bf16" else None,
+        ),
+    )
+    if config.engine.compile != "none" and companions.second is not None:
         raise UserError(
             f"engine.compile = {config.engine.compile}: expected none where objective is {config.objective}, which "
             "trains two networks"
@@ -189,11 +180,11 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
         encoder,
         objective,
         plan,
-        detection,
+        companions.detection,
         engine.compile,
         engine.joint_views,
         config.train.micro_batch_size,
-        second,
+        companions.second,
         config.train.on_nonfinite,
         make_search(config.perturbation.search, plan),
         # From stage 1 on DeepSpeed itself casts the weights.
@@ -222,5 +213,5 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
-    dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
+    dtype: torch.dtype | None = torch.bfloat16 if config.engine.precision == "bf16" else None
     check(x, batch.to(x.device), step.plan, dtype)

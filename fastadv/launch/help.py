@@ -10,7 +10,8 @@ from docstring_parser import parse, parse_from_object
 from fastadv.config.bounds import Name
 from fastadv.config.schema import SECTIONS, Config, field_types
 from fastadv.config.values import describe, show
-from fastadv.launch.load import OPTIONS, constructor_options, objective_class
+from fastadv.launch.load import OPTIONS, constructor_options
+from fastadv.objectives import resolve_objective
 
 _INTRODUCTION = """\
 Trains a sentence encoder. Values come from the defaults, over them from the file, over them from the
@@ -34,7 +35,7 @@ def help_text(objective: str = Config.objective) -> str:
     Raises:
         UserError: no such objective.
     """
-    kind, types = objective_class(objective), field_types()
+    kind, types = resolve_objective(objective), field_types()
     parser = argparse.ArgumentParser(
         prog="fastadv train",
         usage="fastadv train [--config FILE] [--KEY VALUE ...] [--dry_run] [--print_config]",

@@ -7,7 +7,6 @@ objective's class, so that an option of your own objective is checked, and shown
 import inspect
 import logging
 import os
-import sys
 from difflib import SequenceMatcher
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence, get_type_hints
 
@@ -26,7 +25,6 @@ _GIVEN = {"hidden_size", "classifier"}
 _COMMAND_LINE = "on the command line"
 # A config with a thousand sources has a tenth of it. YAML is slow to read: this much takes seconds.
 _MAX_BYTES = 1 << 18
-_MAX_NAME = 500
 
 
 class Given(NamedTuple):
@@ -40,7 +38,7 @@ class Given(NamedTuple):
     def __str__(self) -> str:
         # A command line shows what was typed, a file what it means: "3" and 3 differ there.
         is_typed = self.origin == _COMMAND_LINE and 0 < len(self.value) <= 80 and self.value.isprintable()
-        return f"{self.value if is_typed else show(self.value)} {self.origin}"
+        return f"{self.value if is_typed else show(self.value)} {self.origin}".rstrip()
 
 
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -70,49 +68,55 @@ def build_config(path: str | None, overrides: Mapping[str, str], other_names: It
     given = from_file | _with_new_names(typed)
     types = field_types()
     # Everything but the objective's options first: a misspelt key shows before torch is imported.
-    values = {}
+    options = {key: entry for key, entry in given.items() if _is_option(key)}
+    stages: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
     for key, entry in given.items():
+        section, _, name = key.rpartition(".")
         if key in SECTIONS or key == OPTIONS:
             raise UserError(f"{key} = {entry}: expected a section of keys, such as {key}.<name>")
-        if not _is_option(key):
+        if key not in options:
             if key not in types:
                 raise UserError(f"{key} = {entry}: no such key, nearest is {nearest(key, [*types, *other_names])}")
-            values[key] = _convert(key, entry, types[key])
-    objective = objective_class(values.get("objective", Config.objective))
-    sections = {
-        name: kind(**{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")})
-        for name, kind in SECTIONS.items()
-    }
-    name = values.get("objective", Config.objective)
-    config = Config(**sections, objective=name, objective_options=_options(objective, given))
-    check_config(config)
+            stages[section][name] = _convert(key, entry, types[key])
     from fastadv.launch.checks_objective import check_objective
+    from fastadv.objectives import resolve_objective
 
+    config = Config(**stages.pop(""), **{section: SECTIONS[section](**values) for section, values in stages.items()})
+    objective = resolve_objective(config.objective)
+    config.objective_options = complete_options(objective, options)
+    check_config(config)
     check_objective(config, objective)
     warn(config, is_searched=objective.needs.adversarial is not None)
     return config
 
 
-def _options(objective: type, given: Mapping[str, Given]) -> dict[str, Any]:
-    """The options of ``objective`` by name: those given, and the class's defaults."""
-    taken = constructor_options(objective)
-    names = {f"{OPTIONS}.{name}": name for name in taken}
-    values = {}
+def check_options(objective: type, options: Mapping[str, Any]) -> None:
+    """Refuses an option that ``objective``'s constructor does not take, or that is out of its bounds.
+
+    Raises:
+        UserError: naming the option, its value, and what is allowed or the nearest option.
+    """
+    complete_options(objective, {f"{OPTIONS}.{name}": Given(value, "") for name, value in options.items()})
+
+
+def complete_options(objective: type, given: Mapping[str, Given]) -> dict[str, Any]:
+    """The options of ``objective`` by name: those given by dotted key, and else the defaults of its constructor."""
+    taken = {f"{OPTIONS}.{name}": option for name, option in constructor_options(objective).items()}
     for key, entry in given.items():
-        if _is_option(key):
-            if key not in names:
-                closest = f"nearest is {nearest(key, names)}" if names else "it takes no options"
-                raise UserError(f"{key} = {entry}: no such key of {objective.__name__}, {closest}")
-            values[names[key]] = _convert(key, entry, taken[names[key]].annotation)
-    for name, option in taken.items():
-        if name not in values and option.default is option.empty:
-            raise UserError(
-                f"{OPTIONS}.{name} is missing: {objective.__name__} requires it, expected {describe(option.annotation)}"
-            )
-    # A default that YAML has no word for stays the class's own business.
-    defaults = {name: option.default for name, option in taken.items() if name not in values}
-    values |= {name: default for name, default in defaults.items() if _is_plain(default)}
-    return {name: values[name] for name in taken if name in values}
+        if key not in taken:
+            closest = f"nearest is {nearest(key, taken)}" if taken else "it takes no options"
+            raise UserError(f"{key} = {entry}: no such key of {objective.__name__}, {closest}")
+    values = {}
+    for key, option in taken.items():
+        if key in given:
+            values[option.name] = _convert(key, given[key], option.annotation)
+        elif option.default is option.empty:
+            allowed = describe(option.annotation)
+            raise UserError(f"{key} is missing: {objective.__name__} requires it, expected {allowed}")
+        # A default that YAML has no word for stays the class's own business.
+        elif _is_plain(option.default):
+            values[option.name] = option.default
+    return values
 
 
 def _convert(key: str, entry: Given, hint: Any) -> Any:
@@ -219,25 +223,6 @@ def nearest(key: str, candidates: Iterable[str]) -> str:
     return max(candidates, key=likeness)
 
 
-def objective_class(name: str) -> type:
-    """The class that ``objective`` names; your own may lie in the current folder.
-
-    Raises:
-        UserError: no such objective, or its module does not import.
-    """
-    if len(name) > _MAX_NAME:
-        raise UserError(f"objective = {show(name)}: expected a shipped name, or my_package.my_module:MyObjective")
-    if ":" in name and os.getcwd() not in sys.path and "" not in sys.path:
-        # Last, so that no file of the user's shadows a library.
-        sys.path.append(os.getcwd())
-    from fastadv.objectives import resolve_objective
-
-    try:
-        return resolve_objective(name)
-    except UserError as error:
-        raise UserError(" ".join(str(error).split())) from error
-
-
 def constructor_options(objective: type) -> dict[str, inspect.Parameter]:
     """The options that ``objective``'s constructor takes, by name, each with its type and bounds as annotation.
 
@@ -259,22 +244,6 @@ def constructor_options(objective: type) -> dict[str, inspect.Parameter]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return options
-
-
-def check_options(objective: type, options: Mapping[str, Any]) -> None:
-    """Refuses an option that ``objective``'s constructor does not take or that is out of its bounds.
-
-    Raises:
-        UserError: naming the option, and those there are or what is allowed.
-    """
-    taken = constructor_options(objective)
-    for name, value in options.items():
-        if name not in taken:
-            raise UserError(
-                f"{OPTIONS}.{name}: {objective.__name__} has no such option; it has {', '.join(sorted(taken))}"
-            )
-        if conform(value, taken[name].annotation) is MISFIT:
-            raise UserError(f"{OPTIONS}.{name} = {show(value)}: expected {describe(taken[name].annotation)}")
 
 
 def _is_plain(value: Any) -> bool:

@@ -38,6 +38,7 @@ from fastadv.engine.step.row_watch import RowWatch
 from fastadv.engine.step.variant_passes import joined, joined_variants
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Keys, Objective, SecondViews, Views
+from fastadv.objectives.terms import logged_name
 from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation, Search
 
 _MOST_JOINT_TOKENS = 1024
@@ -144,7 +145,7 @@ class Step(nn.Module):
                 encoders = [e for e in (self.encoder, of_detection, self.second) if e is not None]
                 inside = [stack.enter_context(encoder.computing_in(self.compute_dtype)) for encoder in encoders]
             loss, terms = self._loss(batch, self._pieces(batch, inside))
-        self.metrics.update(loss=loss.detach(), **terms)
+        self.metrics.update(loss=loss.detach(), **{logged_name(name): value for name, value in terms.items()})
         return loss
 
     def _pieces(self, batch: PackedBatch, inside: list) -> list[MicroBatch]:

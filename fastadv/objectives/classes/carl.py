@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fastadv.config.bounds import Positive, ShareBelow1
 from fastadv.errors import UserError
-from fastadv.objectives.base import RunFacts, Views
+from fastadv.objectives.base import LossSizes, RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.classes.memory_bank import MemoryBanks, Negatives, Sharing
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -206,6 +206,12 @@ class CARL(ClassificationObjective):
                 self.course.num_steps + 1,
                 ", ".join(str(label) for label in labels.unique().tolist()),
             )
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        """Those of a step once the contrast has begun."""
+        # Both anchors' scores, and their gradients by the anchors; the banks are constants.
+        of_negatives = 2 * 2 * 2.0 * sizes.num_sentences * self.num_negatives * sizes.hidden_size
+        return {**super().loss_flops(sizes), "negatives": of_negatives}
 
     def commit(self) -> None:
         for written, _ in self._pending:

@@ -33,6 +33,7 @@ class SCAL(Classifies, ContrastiveObjective):
     """
 
     needs = Needs(labels=True, positive=True)
+    num_contrasts = 1
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class RobustSentEmbed(ContrastiveObjective):
     """
 
     needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
+    num_contrasts = 3
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fastadv.objectives.terms import TERMS
 from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
@@ -19,15 +20,13 @@ def documented():
 
 
 @pytest.fixture
-def written(make_config, tmp_path):
-    pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
+def written(make_config, scored_pairs, tmp_path):
     skipping = {
         "objective": "tests.ranks.cases.planted:Planted",
         "objective_options": {"fault": "loss", "at": [2], "rtd_generator": "unigram"},
         "train.on_nonfinite": "skip",
         "perturbation.reuse": "adaptive",
-        "dev.data": str(pairs),
+        "dev.data": scored_pairs,
         "train.eval_every": 2,
         "train.save_every": 2,
     }
@@ -54,8 +53,8 @@ def written(make_config, tmp_path):
 def test_the_page_lists_what_runs_write(written):
     keys = documented()
     assert len(set(keys)) == len(keys)
-    # Nothing runs on a GPU here.
-    assert set(keys) - {"mfu"} == written
+    # Nothing runs on a GPU here, and not every objective.
+    assert set(keys) == written | TERMS | {"mfu"}
 
 
 def test_every_key_says_what_it_is():
