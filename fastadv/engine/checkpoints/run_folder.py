@@ -29,7 +29,6 @@ from fastadv.engine.checkpoints.checkpoint import newest_state, require_same_con
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, clear_leftovers
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
-from fastadv.files.json_file import write_json
 from fastadv.objectives.base import resolve_objective
 from fastadv.report.run_record import ATTACK, PICTURE
 from fastadv.report.written_files import clear_written
@@ -103,23 +102,9 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
         clear_written(folder)
     # First, since these two files are what marks a run folder.
     (folder / "metrics.jsonl").touch()
-<<<<<<< HEAD
-    write_text(folder / "config.yaml", config_text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replaces ``path`` at once, so that a reader sees the old text or the new."""
-    with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def write_results(folder: Path, results: dict[str, Any]) -> None:
-    write_json(folder / "results.json", results)
-=======
     # Replaced at once, so that a reader sees the old text or the new.
     with written_aside(folder / "config.yaml") as aside:
         aside.write_text(config_text, encoding="utf-8")
->>>>>>> main
 
 
 def model_card(
