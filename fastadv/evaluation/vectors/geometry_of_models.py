@@ -3,8 +3,6 @@
 Every quantity is resampled over the same draws for all models, so that the difference to the first model is paired.
 """
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -34,6 +32,8 @@ from fastadv.evaluation.vectors.geometry import (
 from fastadv.evaluation.vectors.scored_pairs import read_sts_benchmark
 from fastadv.evaluation.vectors.vector_cache import encode_distinct
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
 
 QUANTITIES = {
     "alignment": percentile_interval,
@@ -209,15 +209,11 @@ def write_geometry(record: dict, folder: Path) -> None:
     from fastadv.evaluation.vectors.geometry_chart import geometry_png
 
     folder.mkdir(parents=True, exist_ok=True)
-    with written_aside(folder / "geometry.json") as aside:
-        aside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "geometry.json", record)
     names = ["value", "low", "high", "difference", "difference_low", "difference_high"]
-    with written_aside(folder / "geometry.csv") as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "quantity", *names])
-        for row in record["models"]:
-            for key, quantity in row["quantities"].items():
-                writer.writerow([row["model"], key, *(quantity.get(name, "") for name in names)])
+    rows = [(row["model"], *item) for row in record["models"] for item in row["quantities"].items()]
+    cells = ([model, key, *map(quantity.get, names)] for model, key, quantity in rows)
+    write_csv(folder / "geometry.csv", ["model", "quantity", *names], cells)
     with written_aside(folder / "geometry.png") as aside:
         geometry_png(record, aside)
 
