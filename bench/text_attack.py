@@ -29,7 +29,7 @@ from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.embeddings.classifier_attack import labels_of, with_rows
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import build_recipe
-from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, seed_by
+from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, resources_of, seed_by
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.victims.text import TextVictim
 
@@ -68,7 +68,7 @@ def ours(folder: Path, recipe: str, max_length: int) -> Callable[[LabelledText],
     """An attack through the packed victim."""
     victim = TextVictim(Classifier.from_pretrained(str(folder), max_length=max_length), model_folder=str(folder))
     settings = TextAttackSettings(recipe, max_seconds=None)
-    attacker = RecipeAttack.build(recipe, victim, settings.resources)
+    attacker = RecipeAttack.build(recipe, victim, resources_of(settings))
 
     def attack(text: LabelledText) -> Tuple[str, str, int]:
         row = attack_text(attacker, victim, settings, text)

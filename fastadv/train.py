@@ -72,18 +72,18 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
     Raises:
         UserError: one line that names what was given and what is allowed.
     """
-    from fastadv.launch.load import load_config, split_overrides
+    from fastadv.launch.load import build_config, split_overrides
 
-    given = split_overrides(argv, flags=("dry_run", "print_config"))
     # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
-    names = ["config", "dry_run", "print_config", "local_rank"]
-    if ("dry_run", None) in given:
+    flags, names = ["dry_run", "print_config"], ["config", "local_rank"]
+    if "--dry_run" in argv:
         from fastadv.dry_run import OPTION_NAMES
 
         names += OPTION_NAMES
-    settings = {key: value for key, value in given if key in names}
-    overrides = [f"--{key}={value}" for key, value in given if key not in settings]
-    return load_config(settings.get("config"), overrides), settings
+    given = dict(split_overrides(argv, flags, names))
+    settings = {key: value for key, value in given.items() if key in (*flags, *names)}
+    overrides = {key: value for key, value in given.items() if key not in settings}
+    return build_config(settings.get("config"), overrides, [*flags, *names]), settings
 
 
 def _run(argv: list[str]) -> int:

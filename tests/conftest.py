@@ -155,6 +155,7 @@ def make_step(tiny_encoder):
         micro_batch_size=None,
         joint_views=False,
         checkpoint_activations=False,
+        compute_dtype=None,
         on_nonfinite="raise",
         **perturbation,
     ):
@@ -193,6 +194,7 @@ def make_step(tiny_encoder):
             detection,
             joint_views=joint_views,
             micro_batch_size=micro_batch_size,
+            compute_dtype=compute_dtype,
             on_nonfinite=on_nonfinite,
         )
         return Recorded(step.train())

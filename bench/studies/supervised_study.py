@@ -62,10 +62,10 @@ def run_arm(arm: str, seed: int, folder: Path, options: argparse.Namespace) -> N
     import torch
 
     from fastadv import Trainer, load_config
+    from fastadv.config.embedding_attack import AttackSettings
     from fastadv.data.labelled.find import read_labelled
     from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.evaluation.embeddings.classifier_attack import attack_classifier, with_rows
-    from fastadv.evaluation.embeddings.settings import AttackSettings
 
     torch.set_num_threads(options.threads)
     shared = [f"--{key}={value}" for key, value in {**SHARED, **OF_ARMS.get(arm, {})}.items()]

@@ -1,30 +1,30 @@
-"""``fastadv evaluate``: sts, transfer, geometry, and what ``cli_evaluate_attacks.py`` and ``cli_evaluate_all.py`` add.
+"""``fastadv evaluate``: sts, transfer, geometry, and what `evaluate_attacks` and `evaluate_all` add.
 
 Parsing only.
 """
 
-import json
-import math
 import os
 import sys
 from pathlib import Path
 
 from fastadv.cli.evaluate_all import add_evaluate_all
 from fastadv.cli.evaluate_attacks import add_evaluate_attacks
+from fastadv.cli.flags import whole_number
 from fastadv.cli.parts import (
     Parser,
     add_cache_dir,
     add_command,
     add_encoder_options,
+    add_seed,
     check_json,
     check_model,
     check_out_folder,
-    count_from,
     encoder_words,
     load_encoder,
-    seed,
 )
+from fastadv.config.flag import LARGEST_SEED
 from fastadv.errors import UserError
+from fastadv.files.json_file import write_json
 
 
 def add_evaluate(commands) -> None:
@@ -74,8 +74,7 @@ def _sts(arguments) -> None:
     )
     print(sts_table(scores))
     if out is not None:
-        # What a set gives whose vectors are all alike.
-        _write_json(out, scores)
+        write_json(out, scores)
 
 
 def _add_transfer(kinds) -> None:
@@ -86,7 +85,9 @@ def _add_transfer(kinds) -> None:
     parser.add_argument(
         "--sets", nargs="+", metavar="SET", help="some of MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC (default: all)"
     )
-    parser.add_argument("--seed", type=seed, default=1111, help="of the folds (default: 1111, SentEval's)")
+    parser.add_argument(
+        "--seed", type=whole_number(0, LARGEST_SEED), default=1111, help="of the folds (default: 1111, SentEval's)"
+    )
     add_cache_dir(parser, "vectors and finished sets")
     parser.add_argument("--out", help="a .json file for the scores and how they came about")
 
@@ -120,7 +121,7 @@ def _transfer(arguments) -> int:
             print(f"fastadv: warning: {warning}", file=sys.stderr)
     if out is not None:
         settings = {"model": arguments.model, "pooling": encoder.pooling, "max_length": encoder.max_length}
-        _write_json(out, transfer_record(results, {**settings, "seed": arguments.seed}))
+        write_json(out, transfer_record(results, {**settings, "seed": arguments.seed}))
     return _say_what_is_missing({name: result.why for name, result in results.items()})
 
 
@@ -165,9 +166,9 @@ def _add_geometry(kinds) -> None:
         "--field", default="text", help="the JSON field or dataset column of the sentence (default: text)"
     )
     parser.add_argument(
-        "--num_sentences", type=count_from(16), default=3000, help="sentences drawn at most (default: 3000)"
+        "--num_sentences", type=whole_number(16), default=3000, help="sentences drawn at most (default: 3000)"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of the draw and the resamples (default: 0)")
+    add_seed(parser, "the draw and the resamples")
     parser.add_argument("--out", help="a folder for geometry.json, geometry.csv and geometry.png")
 
 
@@ -205,16 +206,3 @@ def _geometry(arguments) -> None:
     if out is not None:
         write_geometry(record, out)
         print(out)
-
-
-def _write_json(out: Path, scores) -> None:
-    out.write_text(json.dumps(_without_nan(scores), indent=1) + "\n", encoding="utf-8")
-
-
-def _without_nan(value):
-    """JSON has no NaN: null says that there is no number."""
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,12 +4,12 @@ import argparse
 import sys
 from typing import List
 
-from fastadv.cli.attack_parts import add_labelled_options, add_text_search_options, labelled_texts, text_search
-from fastadv.cli.parts import add_cache_dir, add_command, add_encoder_options, check_out_folder, count_from, seed
+from fastadv.cli.flags import add_flags, changed_flag, given, read_settings, whole_number
+from fastadv.cli.parts import add_cache_dir, add_command, add_encoder_options, add_seed, check_out_folder
+from fastadv.config.embedding_attack import AttackSettings
+from fastadv.config.text_attack import AttackedTexts, TextAttackSettings
 from fastadv.errors import UserError
-
-# As `fastadv.evaluation.suite.choice.PARTS`, which is not imported before it is needed.
-_PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
+from fastadv.evaluation.suite.choice import PARTS, choose_parts
 
 
 def add_evaluate_all(kinds) -> None:
@@ -26,21 +26,30 @@ def add_evaluate_all(kinds) -> None:
     )
     parser.add_argument("--data", help="a folder in SentEval layout, for sts, transfer, geometry and adv-sts")
     parser.add_argument("--out", required=True, help="a folder for the results; what is done in it is not run again")
-    parser.add_argument("--parts", nargs="+", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="PART",
+        help=f"some of {', '.join(PARTS)} (default: all), or your own, my_package.my_module:MyPart",
+    )
     parser.add_argument(
         "--write_cards", action="store_true", help="write each model's scores into the README.md of its folder"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of draws, attacks and resamples (default: 0)")
+    add_seed(parser, "draws, attacks and resamples")
     add_cache_dir(parser, "vectors")
     _add_attacks(parser)
 
 
 def _add_attacks(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("attacks")
-    group.add_argument("--labelled", default="demo:imdb", help="labelled texts to attack (default: demo:imdb)")
-    group.add_argument("--max_texts", type=count_from(1), default=200, help="of them, drawn (default: 200)")
-    add_labelled_options(group, has_pairs=False)
-    group.add_argument("--max_pairs", type=count_from(2), help="pairs of adv-sts, drawn (default: all)")
+    add_flags(
+        group,
+        AttackedTexts,
+        without=("pair_field", "labels"),
+        defaults={"source": "demo:imdb", "max_texts": 200},
+        source=changed_flag(AttackedTexts, "source", about="labelled texts to attack", name="labelled"),
+    )
+    group.add_argument("--max_pairs", type=whole_number(2), help="pairs of adv-sts, drawn (default: all)")
     group.add_argument(
         "--recipes",
         nargs="+",
@@ -49,30 +58,23 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--adv_sts_recipe", default="pwws", help="the attack of adv-sts (default: pwws)")
     group.add_argument("--no_control", action="store_true", help="leave out the controls of adv-sts")
-    group.add_argument(
-        "--epsilons",
-        nargs="+",
-        type=float,
-        metavar="RADIUS",
-        help="radii of PGD on classifiers (default: fastadv attack's)",
-    )
+    add_flags(group, AttackSettings, only=("epsilons",))
     group.add_argument(
         "--held_out",
         default="demo:imdb-test",
         help="sentences on which encoders without a head are attacked (default: demo:imdb-test)",
     )
-    group.add_argument("--num_sentences", type=count_from(16), default=256, help="of them (default: 256)")
+    group.add_argument("--num_sentences", type=whole_number(16), default=256, help="of them (default: 256)")
     group.add_argument(
         "--num_probe_sentences",
-        type=count_from(0),
+        type=whole_number(0),
         default=256,
         help="on which the sentiment probe is attacked, 0 for none (default: 256)",
     )
-    add_text_search_options(group, "a text or a pair")
+    add_flags(group, TextAttackSettings, without=("recipe", "goal"))
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from fastadv.evaluation.suite.choice import choose_parts
     from fastadv.evaluation.suite.report import FILES, short_table
     from fastadv.evaluation.suite.suite import Suite
     from fastadv.evaluation.vectors.vector_cache import checked_cache_folder
@@ -120,28 +122,29 @@ def _write_cards(evaluation: dict) -> bool:
 
 def _options(arguments: argparse.Namespace, out):
     from fastadv.config.schema import EvaluationConfig
-    from fastadv.evaluation.embeddings.settings import AttackSettings
-    from fastadv.evaluation.suite.choice import SuiteOptions
+    from fastadv.evaluation.suite.parts import SuiteOptions
+    from fastadv.evaluation.text.attacked_data import AttackedData
 
+    labelled = read_settings(arguments, AttackedData)
     return SuiteOptions(
         out=out,
         data=arguments.data,
         parts=None if arguments.parts is None else tuple(arguments.parts),
         recipes=None if arguments.recipes is None else tuple(arguments.recipes),
         adv_sts_recipe=arguments.adv_sts_recipe,
-        labelled=labelled_texts(arguments, arguments.labelled, max_texts=arguments.max_texts, seed=arguments.seed),
+        labelled=labelled,
         max_pairs=arguments.max_pairs,
         has_control=not arguments.no_control,
-        attack=AttackSettings(
-            epsilons=None if arguments.epsilons is None else tuple(arguments.epsilons), seed=arguments.seed
-        ),
+        attack=read_settings(arguments, AttackSettings),
         of_encoders=EvaluationConfig(
             num_sentences=arguments.num_sentences,
             num_probe_sentences=arguments.num_probe_sentences,
             held_out=arguments.held_out,
-            held_out_split=arguments.split,
+            held_out_split=labelled.split,
             seed=arguments.seed,
         ),
-        **text_search(arguments),
+        text_settings=given(arguments, TextAttackSettings),
+        seed=arguments.seed,
+        batch_size=arguments.batch_size,
         cache_dir=arguments.cache_dir,
     )

@@ -3,18 +3,16 @@
 import argparse
 import sys
 
-from fastadv.cli.attack_parts import (
-    add_labelled_options,
-    add_text_search_options,
-    labelled_texts,
+from fastadv.cli.flags import add_flags, changed_flag, read_settings, whole_number
+from fastadv.cli.parts import (
+    add_command,
+    add_encoder_options,
+    add_max_length,
+    add_seed,
+    check_out_folder,
     run_or_describe,
-    text_search,
 )
-from fastadv.cli.parts import add_command, add_encoder_options, check_out_folder, count_from, seed
-
-# As `fastadv.evaluation.text.adv_sts.RECIPES`, which is not imported before it is needed.
-_ADV_STS_RECIPES = ("deepwordbug", "pwws", "textfooler", "textbugger", "bae", "bert-attack", "synonym")
-_CAPS = ("any", "words_2", "share_20")
+from fastadv.config.text_attack import ADV_STS_RECIPES, CAPS, AdvStsOptions, AttackedTexts, TextAttackSettings
 
 
 def add_evaluate_attacks(kinds) -> None:
@@ -39,24 +37,20 @@ def _add_adv_sts(kinds) -> None:
     parser.add_argument(
         "--scale", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a file's scores (default: 0 5)"
     )
-    parser.add_argument("--max_pairs", type=count_from(2), help="pairs drawn at most (default: all)")
-    parser.add_argument("--recipe", required=True, choices=_ADV_STS_RECIPES, help="the attack")
-    parser.add_argument(
-        "--side", choices=("both", "second"), default="both", help="which texts of a pair may change (default: both)"
-    )
-    add_text_search_options(parser, "a pair")
-    parser.add_argument("--seed", type=seed, default=0, help="of drawn pairs and of the attack (default: 0)")
-    parser.add_argument("--no_control", action="store_true", help="leave out the first model with another's cosines")
+    parser.add_argument("--max_pairs", type=whole_number(2), help="pairs drawn at most (default: all)")
+    add_seed(parser, "drawn pairs and of the attack")
+    recipe = changed_flag(TextAttackSettings, "recipe", about="the attack", choices=ADV_STS_RECIPES)
+    add_flags(parser, TextAttackSettings, without=("goal",), recipe=recipe)
+    add_flags(parser, AdvStsOptions)
     parser.add_argument("--out", required=True, help="a folder for the results; pairs that are done are not run again")
 
 
 def _adv_sts(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.text.adv_sts import AdvStsData, AdvStsRun, spearman_lines
-    from fastadv.evaluation.text.attack import TextAttackSettings
     from fastadv.evaluation.text_report.report import REPORT_FILES, text_table
 
     out = check_out_folder(arguments.out)
-    settings = TextAttackSettings(recipe=arguments.recipe, **text_search(arguments))
+    settings = read_settings(arguments, TextAttackSettings)
     data = AdvStsData.read(
         arguments.data,
         arguments.set,
@@ -65,15 +59,15 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
         arguments.max_pairs,
         arguments.seed,
     )
-    run = AdvStsRun(
+    run = read_settings(
+        arguments,
+        AdvStsRun,
         models=arguments.model,
         data=data,
         settings=settings,
         out=str(out),
-        side=arguments.side,
         pooling=arguments.pooling,
         max_length=arguments.max_length,
-        has_control=not arguments.no_control,
     )
     results = run_or_describe(run, arguments)
     if results is None:
@@ -87,8 +81,8 @@ def _add_classifiers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", required=True, action="append", help="a folder of a trained classifier; once for each model"
     )
-    parser.add_argument("--max_length", type=count_from(3), help="tokens a text is cut to (default: the model's own)")
-    parser.add_argument("--batch_size", type=count_from(1), default=64, help="texts a forward pass (default: 64)")
+    add_max_length(parser)
+    parser.add_argument("--batch_size", type=whole_number(1), default=64, help="texts a forward pass (default: 64)")
 
 
 def _classifiers(arguments: argparse.Namespace) -> dict:
@@ -96,15 +90,14 @@ def _classifiers(arguments: argparse.Namespace) -> dict:
     from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.encoder.weights.source import find_model
     from fastadv.evaluation.model_names import short_names
-    from fastadv.evaluation.vectors.geometry_of_models import check_models
+    from fastadv.evaluation.model_run import check_once
 
-    check_models(arguments.model)
+    check_once(arguments.model)
     for model in arguments.model:
         find_model(model).check_max_length(arguments.max_length)
-    names = short_names(arguments.model)
     return {
         name: lambda model=model: Classifier.from_pretrained(model, max_length=arguments.max_length)
-        for name, model in zip(names, arguments.model, strict=True)
+        for name, model in zip(short_names(arguments.model), arguments.model, strict=True)
     }
 
 
@@ -117,7 +110,7 @@ def _add_pair_distances(kinds) -> None:
     parser.add_argument(
         "--rows", required=True, help="the rows of an attack: a file rows.csv of fastadv attack --recipe"
     )
-    parser.add_argument("--max_pairs", type=count_from(2), default=1000, help="pairs at most (default: 1000)")
+    parser.add_argument("--max_pairs", type=whole_number(2), default=1000, help="pairs at most (default: 1000)")
     parser.add_argument("--out", help="a folder for pair-distances.json and .csv")
 
 
@@ -142,25 +135,25 @@ def _add_perturbation_map(kinds) -> None:
     about = "where synonyms and antonyms move texts to: t-SNE of vectors, and cosine distances (BAT, figure 5)"
     parser = add_command(kinds, "perturbation-map", _perturbation_map, about)
     _add_classifiers(parser)
-    parser.add_argument("--data", required=True, help="labelled texts: a file, a folder, a dataset, or demo:imdb")
     parser.add_argument("--word_sets", required=True, help="synonyms and antonyms: a file of fastadv word-sets")
     parser.add_argument("--out", required=True, help="a folder for perturbation-map.png, .csv and .json")
     parser.add_argument("--leave_out", nargs="+", default=[], metavar="LABEL", help="classes to leave out, as neutral")
-    parser.add_argument("--max_texts", type=count_from(4), default=500, help="texts drawn at most (default: 500)")
-    add_labelled_options(parser)
-    parser.add_argument("--seed", type=seed, default=0, help="of the texts, the words and the map (default: 0)")
+    parser.add_argument("--max_texts", type=whole_number(4), default=500, help="texts drawn at most (default: 500)")
+    add_seed(parser, "the texts, the words and the map")
+    add_flags(parser, AttackedTexts, without=("labels",))
 
 
 def _perturbation_map(arguments: argparse.Namespace) -> None:
     from fastadv.data.variants.word_sets import WordSets
     from fastadv.evaluation.papers.perturbation_map import map_models, map_table, perturbed_texts, write_map
+    from fastadv.evaluation.text.attacked_data import AttackedData
 
     models, out = _classifiers(arguments), check_out_folder(arguments.out)
-    source = labelled_texts(arguments, arguments.data, max_texts=None)
+    source = read_settings(arguments, AttackedData, max_texts=None)
     source.check()
     word_sets = WordSets.load(arguments.word_sets)
     if arguments.dry_run:
-        print(f"would map at most {arguments.max_texts:,} texts of {arguments.data} by {', '.join(models)}; into {out}")
+        print(f"would map at most {arguments.max_texts:,} texts of {source.source} by {', '.join(models)}; into {out}")
         return
     data, rows = source.read()
     texts = perturbed_texts(
@@ -190,7 +183,9 @@ def _add_attack_by_epoch(kinds) -> None:
         metavar="[SERIES=]DIR",
         help="the folder of an attack on a model without the defence: a dashed line",
     )
-    parser.add_argument("--cap", choices=_CAPS, default="any", help="what may change for a success (default: any)")
+    parser.add_argument(
+        "--cap", choices=[cap.name for cap in CAPS], default="any", help="what may change for a success (default: any)"
+    )
     parser.add_argument("--out", required=True, help="a folder for attack-by-epoch.csv and .png")
 
 

@@ -15,12 +15,12 @@ from fastadv import __version__
 from fastadv.cli.attack import add_attack
 from fastadv.cli.average import add_average
 from fastadv.cli.evaluate import add_evaluate
+from fastadv.cli.flags import whole_number
 from fastadv.cli.parts import (
     Parser,
     add_command,
     add_encoder_options,
     check_model,
-    count_from,
     encoder_words,
     load_encoder,
 )
@@ -139,7 +139,7 @@ def _add_reshape_checkpoint(commands) -> None:
     about = "make a stopped run's newest checkpoint one that another number of processes goes on from"
     parser = add_command(commands, "reshape-checkpoint", _reshape_checkpoint, about)
     parser.add_argument("run_folder", help="what train.output_dir named")
-    parser.add_argument("--num_ranks", type=count_from(1), required=True, help="processes that will go on")
+    parser.add_argument("--num_ranks", type=whole_number(1), required=True, help="processes that will go on")
 
 
 def _reshape_checkpoint(arguments) -> None:

@@ -2,13 +2,15 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Callable, Optional
 
+from fastadv.cli.flags import whole_number
+from fastadv.config.flag import LARGEST_SEED
 from fastadv.errors import UserError
 
 _CACHE_DIR = "~/.cache/fastadv"
-_LARGEST_SEED = 2**32 - 1
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,27 +46,31 @@ def add_encoder_options(
     )
     parser.add_argument(
         "--max_length",
-        type=count_from(3),
+        type=whole_number(3),
         default=max_length,
         help=f"tokens a sentence is cut to, special tokens included (default: {max_length or own})",
     )
-    parser.add_argument("--batch_size", type=count_from(1), default=64, help="sentences a forward pass (default: 64)")
+    parser.add_argument("--batch_size", type=whole_number(1), default=64, help="sentences a forward pass (default: 64)")
 
 
-def count_from(low: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"{text!r} given, expected a whole number of at least {low}")
-        return int(text)
-
-    return count
+def add_max_length(parser: argparse.ArgumentParser) -> None:
+    """``--max_length`` of classifiers."""
+    parser.add_argument("--max_length", type=whole_number(3), help="tokens a text is cut to (default: the model's own)")
 
 
-def seed(text: str) -> int:
-    """A whole number that numpy takes as a seed."""
-    if not text.isascii() or not text.isdigit() or int(text) > _LARGEST_SEED:
-        raise argparse.ArgumentTypeError(f"{text!r} given, expected a whole number from 0 to {_LARGEST_SEED}")
-    return int(text)
+def add_seed(parser: argparse.ArgumentParser, about: str, default: int = 0) -> None:
+    """``--seed``, of ``about``."""
+    number = whole_number(0, LARGEST_SEED)
+    parser.add_argument("--seed", type=number, default=default, help=f"of {about} (default: {default})")
+
+
+def run_or_describe(run, arguments: argparse.Namespace) -> dict | None:
+    """``run.run()``, or with ``--dry_run`` a check and a line of what it would do, and None."""
+    if arguments.dry_run:
+        run.check()
+        print(run.describe())
+        return None
+    return run.run(progress=sys.stderr.isatty())
 
 
 def add_cache_dir(parser, what: str) -> None:

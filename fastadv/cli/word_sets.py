@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fastadv.cli.parts import add_command, check_json, count_from
+from fastadv.cli.flags import whole_number
+from fastadv.cli.parts import add_command, check_json
 from fastadv.errors import UserError
 
 
@@ -25,12 +26,12 @@ def add_word_sets(commands) -> None:
     parser.add_argument("--vectors_out", metavar="FILE", help="a .npz file for the vectors, as attacks read them")
     parser.add_argument("--attack_data", metavar="DIR", help="where `fastadv prepare-attack-data` put WordNet")
     parser.add_argument("--min_cosine", type=float, default=0.8, help="of a word and its synonym (default: 0.8)")
-    parser.add_argument("--num_neighbours", type=count_from(1), default=100, help="at most so many (default: 100)")
+    parser.add_argument("--num_neighbours", type=whole_number(1), default=100, help="at most so many (default: 100)")
     parser.add_argument(
-        "--num_components", type=count_from(0), default=8, help="common directions taken out first (default: 8)"
+        "--num_components", type=whole_number(0), default=8, help="common directions taken out first (default: 8)"
     )
     parser.add_argument(
-        "--max_words", type=count_from(2), default=60_000, help="the commonest so many words (default: 60000)"
+        "--max_words", type=whole_number(2), default=60_000, help="the commonest so many words (default: 60000)"
     )
     parser.add_argument(
         "--compare", metavar="FILE", help="print the overlap with these synonyms, JSON of word to words"

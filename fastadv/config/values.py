@@ -1,117 +1,97 @@
-"""A value of a configuration against the type its key declares, and the words for what would be right.
+"""A value of a configuration against the type and bounds that its key declares, and words for what is allowed.
 
-Stricter than a cast: ``true`` is no number, ``"3"`` in quotes is text, ``3.0`` is not a count, and infinity
-and NaN are no settings. An int where a float is declared becomes that float.
+Pydantic judges, in its strict mode: ``true`` is no number, ``"3"`` in quotes is text, ``3.0`` is not a count, and
+infinity and NaN are no settings. A whole number where a float is declared becomes that float.
 """
 
 import json
 import math
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import DocInfo, GroupedMetadata
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from fastadv.config.yaml import read_yaml
 from fastadv.errors import UserError
 
 MISFIT = object()
-"""what ``conform`` returns for a value that the type does not allow"""
+"""what ``conform`` returns for a value that is not allowed"""
+_RULES = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_WORDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
+_WORDS |= {list: "a list", dict: "a mapping", Any: "anything", types.NoneType: "null"}
+
+_LIMITS = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def conform(value: Any, hint: Any) -> Any:
-    """``value`` as an instance of ``hint``, or ``MISFIT``.
-
-    Types without a rule here (a class, an Enum) let everything pass: jsonargparse judges them afterwards.
-    """
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        fits = (conform(value, member) for member in get_args(hint))
-        return next((fit for fit in fits if fit is not MISFIT), MISFIT)
-    if origin is Literal:
-        return next((word for word in get_args(hint) if type(word) is type(value) and word == value), MISFIT)
-    if hint is None or hint is type(None):
-        return None if value is None else MISFIT
-    if hint is float:
-        return _finite_float(value)
-    if hint in (bool, int, str):
-        return value if type(value) is hint else MISFIT
-    if hint is list or origin is list:
-        return _conform_list(value, get_args(hint))
-    if hint is dict or origin is dict:
-        return _conform_dict(value, get_args(hint))
-    return value
-
-
-def _finite_float(value):
-    if type(value) not in (int, float):
-        return MISFIT
+    """``value`` as an instance of ``hint`` and within its bounds, or ``MISFIT``."""
     try:
-        number = float(value)
-    except OverflowError:
+        fit = TypeAdapter(hint, config=_RULES).validate_python(value)
+    except (ValidationError, PydanticUserError):
+        # The latter where a user's own type is none that YAML has a word for.
         return MISFIT
-    return number if math.isfinite(number) else MISFIT
-
-
-def _conform_list(value, item_hints):
-    if not isinstance(value, list):
-        return MISFIT
-    items = [conform(item, item_hints[0]) for item in value] if item_hints else value
-    return MISFIT if any(item is MISFIT for item in items) else items
-
-
-def _conform_dict(value, item_hints):
-    if not isinstance(value, dict):
-        return MISFIT
-    key_hint, value_hint = item_hints or (Any, Any)
-    items = {conform(key, key_hint): conform(item, value_hint) for key, item in value.items()}
-    return MISFIT if any(key is MISFIT or item is MISFIT for key, item in items.items()) else items
+    # Of Literal[0, 1] pydantic takes true and 1.0, too.
+    return fit if type(fit) in (type(value), float) else MISFIT
 
 
 def read_text(text: str, hint: Any) -> Any:
     """The value that ``text`` on a command line stands for: itself where ``hint`` takes text, else YAML's.
 
-    Where ``hint`` takes lists too, text in brackets is the list it spells.
+    Where ``hint`` also takes lists or null, text in brackets is the list that it spells, and null is null.
     """
-    if text.startswith("[") and list in map(get_origin, get_args(hint)):
-        try:
-            spelt = read_yaml(text, "")
-        except UserError:
-            return text
-        return text if conform(spelt, hint) is MISFIT else spelt
-    if conform(text, hint) is not MISFIT and not _takes_anything(hint):
-        return text
     try:
-        return read_yaml(text, "")
+        spelt = read_yaml(text, "")
     except UserError:
         return text
+    taken = kinds(hint)
+    is_other = isinstance(spelt, list) or (spelt is None and text)
+    if str in taken:
+        return spelt if is_other and conform(spelt, hint) is not MISFIT else text
+    return text if Any not in taken and conform(text, hint) is not MISFIT else spelt
 
 
-def _takes_anything(hint) -> bool:
-    """Whether text fits ``hint`` only because no rule of ours speaks of it."""
+def kinds(hint: Any) -> list[Any]:
+    """The types of which ``hint`` is a union, without their bounds."""
+    if get_origin(hint) is Annotated:
+        return kinds(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        return str not in get_args(hint) and any(map(_takes_anything, get_args(hint)))
-    return get_origin(hint) is not Literal and hint is not str
+        return [kind for member in get_args(hint) for kind in kinds(member)]
+    return [hint]
 
 
 def describe(hint: Any) -> str:
-    """What ``hint`` allows, in words: "a number", "one of linf, l2, l1", "a whole number or null"."""
-    origin = get_origin(hint)
+    """What ``hint`` allows, in words: "a number above 0", "one of linf, l2, l1", "a whole number or null"."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _in_bounds(*parts)
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(member) for member in get_args(hint))
+        return (", or " if Annotated in map(get_origin, parts) else " or ").join(map(describe, parts))
     if origin is Literal:
-        words = [show(word) if not isinstance(word, str) else word for word in get_args(hint)]
+        words = [word if isinstance(word, str) else show(word) for word in parts]
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
-    if origin is list and get_args(hint):
-        return f"a list of {describe(get_args(hint)[0]).removeprefix('a ')}s"
-    if origin is dict and get_args(hint):
-        return "a mapping of {}s to {}s".format(*(describe(item).removeprefix("a ") for item in get_args(hint)))
-    names = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
-    names |= {list: "a list", dict: "a mapping", Any: "anything", None: "null", type(None): "null"}
-    if hint in names:
-        return names[hint]
-    return getattr(hint, "__name__", str(hint))
+    nouns = [describe(part).removeprefix("a ") for part in parts]
+    if origin is list:
+        return f"a list of {nouns[0]}s"
+    if origin is dict:
+        return f"a mapping of {nouns[0]}s to {nouns[1]}s"
+    return _WORDS.get(hint) or getattr(hint, "__name__", str(hint))
 
 
-def allows_null(hint: Any) -> bool:
-    return conform(None, hint) is not MISFIT
+def _in_bounds(kind: Any, *rules: Any) -> str:
+    flat = [part for rule in rules for part in (rule if isinstance(rule, GroupedMetadata) else [rule])]
+    for rule in reversed(flat):
+        if isinstance(rule, DocInfo):
+            return rule.documentation
+    bounds = {name: getattr(rule, name) for rule in flat for name in _LIMITS if hasattr(rule, name)}
+    if kind is float:
+        if {"ge", "le"} <= set(bounds):
+            return f"a number in [{bounds['ge']}, {bounds['le']}]"
+        if {"ge", "lt"} <= set(bounds):
+            return f"a number from {bounds['ge']} to below {bounds['lt']}"
+    limits = [f"{word} {bounds[name]:.10g}" for name, word in _LIMITS.items() if name in bounds]
+    noun = "a number" if kind is float else describe(kind)
+    return " ".join([noun, ", ".join(limits)]) if limits else noun
 
 
 def show(value: Any, longest: int = 80) -> str:

@@ -21,6 +21,9 @@ _ALL = 10**12
 MOST_REDUCED_AT_ONCE = 5 * 10**8
 """elements of DeepSpeed's reduction bucket, where the model has as many"""
 
+FrozenWeights = dict[nn.Parameter, Tensor]
+"""Values of parameters that are not trained, as they were before DeepSpeed rounded them."""
+
 
 class NonFiniteUpdate(RuntimeError):
     """A loss or a gradient norm is NaN or infinite. The weights are those of the step before.
@@ -70,24 +73,33 @@ def initialise(module: nn.Module, config: Config, total_steps: int):
     deepspeed = import_deepspeed()
     optimizer = build_optimizer(module, config.optimizer)
     schedule = linear_schedule(optimizer, config.optimizer.warmup_ratio, total_steps)
-    if config.engine.precision != "fp32" and config.engine.zero_stage > 0:
-        # ZeRO keeps master copies of what it trains alone; the rest of the encoder would leave the run rounded.
-        for exported in (getattr(module, "encoder", module), getattr(module, "second", None)):
-            for parameter in exported.parameters() if exported is not None else ():
-                if not parameter.requires_grad:
-                    parameter.before_rounding = parameter.detach().cpu().clone()
     settings = deepspeed_config(config)
     # DeepSpeed allots its bucket in full, 5e8 elements, however small the model.
     num_trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     settings["zero_optimization"]["reduce_bucket_size"] = min(MOST_REDUCED_AT_ONCE, max(1, num_trained))
-    if config.engine.zero_stage == 3:
-        # It counts forwards, and fetches a layer's weights for as many backwards: a graph serves one.
-        module.graphs_serve_once = True
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, lr_scheduler=schedule, config=settings)
     if config.engine.zero_stage == 0 and world_size() == 1:
         # The mean over one rank is the gradient itself; DeepSpeed would copy it into a bucket and back for it.
         engine.enable_backward_allreduce = False
     return engine
+
+
+def frozen_in_full(module: nn.Module, config: Config) -> FrozenWeights:
+    """Copies of what DeepSpeed will round: parameters that are not trained, of which ZeRO keeps no float32 masters.
+
+    Called before ``initialise``; empty where nothing is rounded.
+    """
+    if config.engine.precision == "fp32" or config.engine.zero_stage == 0:
+        return {}
+    return {p: p.detach().cpu().clone() for p in module.parameters() if not p.requires_grad}
+
+
+def is_cut_up(module: nn.Module) -> bool:
+    """Whether stage 3 has cut ``module``'s parameters to pieces.
+
+    DeepSpeed then counts forwards, and fetches a layer's weights for as many backwards: a graph serves one.
+    """
+    return hasattr(next(module.parameters()), "ds_id")
 
 
 def destroy(engine) -> None:
@@ -170,16 +182,21 @@ def _require_finite(what: str, value: float, step: int) -> float:
     return value
 
 
-def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:
+def full_precision_weights(module: nn.Module, frozen: FrozenWeights | None = None) -> dict[str, Tensor]:
     """``module``'s whole state dict on the CPU, in float32 where ZeRO keeps float32 masters of bfloat16 parameters.
 
-    A frozen parameter, of which ZeRO has none, is what it was before ``initialise``. All ranks call it and get all.
+    All ranks call it and get all.
+
+    Args:
+        frozen: what `frozen_in_full` kept of parameters that are not trained.
     """
+    frozen = frozen or {}
     parameters = dict(module.named_parameters(remove_duplicate=False))
     state = {}
     for name, value in module.state_dict().items():
         parameter = parameters.get(name)
-        whole = value if parameter is None else whole_parameter(parameter)
+        whole = value if parameter is None else frozen.get(parameter)
+        whole = whole_parameter(parameter) if whole is None else whole.float()
         state[name] = whole.detach().cpu().clone()
     return state
 
@@ -187,13 +204,12 @@ def full_precision_weights(module: nn.Module) -> dict[str, Tensor]:
 def whole_parameter(parameter: nn.Parameter) -> Tensor:
     """One parameter in full, and in full precision. All ranks call it."""
     if parameter.dtype in (torch.bfloat16, torch.float16):
-        master = getattr(parameter, "before_rounding", None)
-        if master is None and (hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")):
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
             from deepspeed.utils import safe_get_full_fp32_param
 
             master = safe_get_full_fp32_param(parameter)
-        if master is not None:
-            return master.float()
+            if master is not None:
+                return master.float()
     if not hasattr(parameter, "ds_id"):
         return parameter.float() if parameter.dtype in (torch.bfloat16, torch.float16) else parameter
     import deepspeed

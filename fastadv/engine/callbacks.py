@@ -1,10 +1,25 @@
 """What a run tells your code, and when."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from fastadv.engine.loop import Trainer
+from fastadv.config.schema import Config
+from fastadv.engine.checkpoints.checkpoint import Position
+
+
+class Training(Protocol):
+    """What callbacks see of the trainer."""
+
+    config: Config
+    encoder: Any
+    run_folder: Path
+    position: Position
+    total_steps: int | None
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    def request_stop(self) -> None: ...
 
 
 class Callback:
@@ -16,7 +31,7 @@ class Callback:
     global generator, or a resumed run would differ from an uninterrupted one.
     """
 
-    def on_step(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
+    def on_step(self, trainer: Training, step: int, metrics: dict[str, float]) -> None:
         """After each optimizer step.
 
         Args:
@@ -26,11 +41,11 @@ class Callback:
                 the steps since the last such line; empty on steps without one (``train.log_every``).
         """
 
-    def on_eval(self, trainer: "Trainer", step: int, scores: dict[str, float]) -> None:
+    def on_eval(self, trainer: Training, step: int, scores: dict[str, float]) -> None:
         """After each evaluation on the dev data: ``scores["dev"]`` is the one by which weights are kept."""
 
-    def on_save(self, trainer: "Trainer", step: int, folder: Path) -> None:
+    def on_save(self, trainer: Training, step: int, folder: Path) -> None:
         """After each checkpoint, whole in ``folder`` (``checkpoints/step-<step>``) by now."""
 
-    def on_end(self, trainer: "Trainer") -> None:
+    def on_end(self, trainer: Training) -> None:
         """Once, when training ends: done (``trainer.is_finished``), stopped, or by an error; before the export."""

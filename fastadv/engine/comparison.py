@@ -50,9 +50,3 @@ class Comparison:
         write_results(self._run_folder, results)
         print(text_table(results), flush=True)
         return markdown_table(results)
-
-    def write_report(self) -> None:
-        """report.html of the run folder, which holds curves even where nothing was measured."""
-        from fastadv.report.write import write_report
-
-        write_report(self._run_folder)

@@ -22,7 +22,7 @@ def texts_of_epoch(plan: EpochAttack, position, model, data, run_folder: Path, s
 
     Args:
         model: the classifier as it is now; None within an epoch.
-        data: `fastadv.engine.build.TrainingData`.
+        data: `fastadv.engine.training_data.TrainingData`.
 
     Raises:
         UserError: the file of an epoch that is gone on with is not there, or textattack or its data are not.

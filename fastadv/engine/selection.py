@@ -1,23 +1,27 @@
 """Which weights a run keeps: the last, or those with the best score on dev data."""
 
+import math
 import os
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable
 
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
+from fastadv.distributed.processes import first_rank_only
+from fastadv.engine.checkpoints.checkpoint import Position, best_steps
 from fastadv.engine.checkpoints.manifest import Entry, hash_file, save_failed, write_file
+from fastadv.engine.whole_model import WholeModel
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
-DevScore = Callable[[object], float]
+DevScore = Callable[[Any], float]
 """what is exported (an encoder, or a classifier) → a score, higher is better"""
 
 
-def dev_score(data: str) -> Optional[DevScore]:
+def dev_score(data: str) -> DevScore | None:
     """The score ``dev.data`` asks for: None for "none", STS-B dev for a folder, Spearman's correlation for a file.
 
     The data are read here once, so that a mistake in them ends the run before it trains.
@@ -41,7 +45,7 @@ def dev_score(data: str) -> Optional[DevScore]:
     raise UserError(f"dev.data: {data} is not there; give {allowed}")
 
 
-def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: bool) -> Optional[DevScore]:
+def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: bool) -> DevScore | None:
     """The score on labelled ``dev.data`` of a `fastadv.encoder.classifier.text_classifier.Classifier`; None for "none".
 
     Raises:
@@ -59,48 +63,76 @@ def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: b
     return lambda classifier: classification_score(predict(classifier, text), text.labels, dev.metric)
 
 
-class BestWeights:
-    """The best weights so far, kept as ``checkpoints/best-step-<n>.safetensors``.
+class Selection:
+    """Scores the model on dev data, and keeps the best weights as ``checkpoints/best-step-<n>.safetensors``.
 
     The step stands in the name, so that a run resumed from before the best score does not find weights of its future
     under the name of its past.
+
+    Args:
+        score: of dev data; None where the last weights are exported.
+        model: what is scored and exported.
     """
 
-    def __init__(self, run_folder: Path):
-        self._folder = run_folder / "checkpoints"
+    def __init__(self, config: Config, run_folder: Path, score: DevScore | None, model: WholeModel):
+        self._config, self._run_folder, self._score, self._model = config, run_folder, score, model
         self._entries: dict[int, Entry] = {}
 
+    def is_due(self, step: int, is_last: bool) -> bool:
+        """Whether the weights after ``step`` are scored."""
+        every = self._config.train.eval_every
+        return self._score is not None and (is_last or (every is not None and step % every == 0))
+
+    def evaluate(self, position: Position) -> tuple[float, bool]:
+        """The score of the weights of now, and whether it is the best so far; ``position`` notes both.
+
+        All ranks call it.
+        """
+        model = self._model.as_it_is()
+        score = first_rank_only(lambda: float(self._score(model)))
+        # A NaN (all vectors alike) is no score: it is neither kept nor in the way of a later one.
+        is_best = math.isfinite(score) and (position.best_score is None or score > position.best_score)
+        position.num_scores_since_best = 0 if is_best else position.num_scores_since_best + 1
+        if is_best:
+            position.best_score, position.best_step = score, position.step
+            weights = self._model.weights()
+            first_rank_only(lambda: self.save(position.step, weights))
+        return score, is_best
+
     def save(self, step: int, weights: dict[str, Tensor]) -> None:
-        """Keeps ``weights`` beside those kept before.
+        """Keeps ``weights`` beside those kept before; the first rank's.
 
         Raises:
             SaveFailed: the disk is full, or the folder cannot be written.
         """
+        path = self.path(step)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with written_aside(self._path(step)) as aside:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_aside(path) as aside:
                 self._entries[step] = write_file(aside, lambda stream: stream.write(save(weights)))
         except OSError as error:
-            raise save_failed(self._path(step), error) from error
+            raise save_failed(path, error) from error
 
-    def entries(self, step: Optional[int]) -> dict[str, Entry]:
-        """What a checkpoint's manifest says of the weights of ``step``, by the name of their file."""
+    def entries(self, step: int | None) -> dict[str, Entry]:
+        """What a checkpoint's manifest says of the best weights, those of ``step``, by the name of their file."""
         if step is None:
             return {}
         if step not in self._entries:
             # Kept by the run that this one goes on from.
-            self._entries[step] = hash_file(self._path(step))
-        return {self._path(step).name: self._entries[step]}
+            self._entries[step] = hash_file(self.path(step))
+        return {self.path(step).name: self._entries[step]}
 
     def load(self, step: int) -> dict[str, Tensor]:
-        return load_file(self._path(step))
+        """The weights of ``step``."""
+        return load_file(self.path(step))
 
-    def keep_only(self, steps: set[Optional[int]]) -> None:
-        """Removes the weights of all other steps."""
-        kept = {self._path(step) for step in steps if step is not None}
-        for path in self._folder.glob("best-step-*.safetensors"):
+    def forget_others(self, step: int | None) -> None:
+        """Removes all kept weights but those of ``step``, and those a checkpoint needs as the best of its own past."""
+        kept = {self.path(step) for step in {step, *best_steps(self._run_folder)} if step is not None}
+        for path in (self._run_folder / "checkpoints").glob("best-step-*.safetensors"):
             if path not in kept:
                 path.unlink()
 
-    def _path(self, step: int) -> Path:
-        return self._folder / f"best-step-{step}.safetensors"
+    def path(self, step: int) -> Path:
+        """The file of the weights of ``step``."""
+        return self._run_folder / "checkpoints" / f"best-step-{step}.safetensors"

@@ -14,16 +14,13 @@ import secrets
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import Any, Callable, Sequence
 
 from fastadv.config.schema import Config
 from fastadv.config.values import flat_values
-from fastadv.engine.callbacks import Callback
+from fastadv.engine.callbacks import Callback, Training
 from fastadv.engine.checkpoints.run_folder import write_text
 from fastadv.errors import UserError
-
-if TYPE_CHECKING:
-    from fastadv.engine.loop import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -63,20 +60,19 @@ class Tracker(Callback):
     def __init__(self):
         self._is_off = self._has_begun = False
 
-    def on_step(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
+    def on_step(self, trainer: Training, step: int, metrics: dict[str, float]) -> None:
         if metrics:
             self._tell(trainer, step, metrics)
 
-    def on_eval(self, trainer: "Trainer", step: int, scores: dict[str, float]) -> None:
+    def on_eval(self, trainer: Training, step: int, scores: dict[str, float]) -> None:
         self._tell(trainer, step, {f"{name}/score": score for name, score in scores.items()})
 
-    def on_end(self, trainer: "Trainer") -> None:
+    def on_end(self, trainer: Training) -> None:
         if self._has_begun:
             self._try(lambda: self._finish(trainer.is_finished))
 
-    def _tell(self, trainer: "Trainer", step: int, metrics: dict[str, float]) -> None:
-        # A dev score that is no number, say; neither tracker draws it.
-        # Names as TensorBoard has them.
+    def _tell(self, trainer: Training, step: int, metrics: dict[str, float]) -> None:
+        # Names as TensorBoard has them, and no dev score that is no number: neither tracker draws it.
         named = {name if "/" in name else f"train/{name}": float(value) for name, value in metrics.items()}
         finite = {name: value for name, value in named.items() if math.isfinite(value)}
 
@@ -88,7 +84,7 @@ class Tracker(Callback):
 
         self._try(tell)
 
-    def _start(self, trainer: "Trainer") -> None:
+    def _start(self, trainer: Training) -> None:
         path = trainer.run_folder / "trackers.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         known[self.name] = self._begin(trainer.run_folder, asdict(trainer.config), known.get(self.name))
@@ -104,7 +100,7 @@ class Tracker(Callback):
             what = " ".join(f"{type(error).__name__}: {error}".split())
             logger.warning("train.trackers: %s failed and is left off for the rest of the run (%s)", self.name, what)
 
-    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: Optional[str]) -> str:
+    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: str | None) -> str:
         """Begins a run of the tracker, or goes on with the one of ``known_id``; gives its id."""
         raise NotImplementedError
 
@@ -120,7 +116,7 @@ class WandbCallback(Tracker):
 
     name = "wandb"
 
-    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: Optional[str]) -> str:
+    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: str | None) -> str:
         import wandb
 
         self._run = wandb.init(
@@ -151,7 +147,7 @@ class MLflowCallback(Tracker):
 
     name = "mlflow"
 
-    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: Optional[str]) -> str:
+    def _begin(self, run_folder: Path, config: dict[str, Any], known_id: str | None) -> str:
         import mlflow
 
         # A client of our own: the module's functions have one current run, which may be the caller's.

@@ -1,11 +1,12 @@
 """Which settings go with an objective's class: labels, the clean pass, the search."""
 
+from typing import Iterator
+
 from fastadv.config.schema import Config
 from fastadv.config.values import show
 from fastadv.encoder.classifier.classification_head import POOLINGS_WITH_HEAD
-from fastadv.errors import UserError
-from fastadv.objectives.base import Objective
-from fastadv.objectives.needs import AdversarialView
+from fastadv.launch.checks import refuse
+from fastadv.objectives.base import SHIPPED, Objective, resolve_objective
 
 
 def check_objective(config: Config, objective: type[Objective]) -> None:
@@ -14,89 +15,44 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     Raises:
         UserError: one line with the key, its value and what is allowed.
     """
-    _check_labels(config, objective)
-    _check_variants(config, objective)
-    if objective.needs.adversarial is not None:
-        _check_search(config, objective.needs.adversarial)
-    _check_dev(config)
+    for key, expected in _contradictions(config, objective):
+        refuse(config, key, expected)
 
 
-def _check_variants(config: Config, objective: type[Objective]) -> None:
-    """Refuses an objective without the texts it needs, and texts without use for them."""
-    data, wanted = config.data, set(objective.needs.variants)
-    needs = {
-        "word_sets": bool(wanted & {"fickle", "obstinate"}),
-        "pairs": "adversarial" in wanted and objective.needs.epoch_attack is None,
-    }
-    made_by = {"word_sets": "a JSON file of `fastadv word-sets`", "pairs": "a CSV of `fastadv attack --write-pairs`"}
-    for key, is_needed in needs.items():
-        value = getattr(data, key)
-        if is_needed and value is None:
-            raise UserError(f"data.{key} = null: expected {made_by[key]} where objective is {config.objective}")
-        if value is not None and not is_needed:
-            raise UserError(
-                f"data.{key} = {show(value)}: expected null where objective is {config.objective}, which has no use "
-                "for it"
-            )
-
-
-def _check_labels(config: Config, objective: type[Objective]) -> None:
-    label_field, name = config.data.label_field, config.objective
-    if objective.needs.labels and label_field is None:
-        raise UserError(
-            "data.label_field = null: expected the column of the classes (label, for demo:imdb) where objective is "
-            f"{name}"
-        )
-    if not objective.needs.labels and label_field is not None:
-        from fastadv.objectives.base import SHIPPED, resolve_objective
-
-        supervised = [shipped for shipped in SHIPPED if resolve_objective(shipped).needs.labels]
-        raise UserError(
-            f"data.label_field = {show(label_field)}: expected null where objective is {name}, which uses no labels; "
-            f"those that do are {', '.join(supervised)}"
-        )
-    if objective.needs.labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
-        raise UserError(
-            f"encoder.pooling = {config.encoder.pooling}: expected {' or '.join(POOLINGS_WITH_HEAD)} where objective "
-            f"is {name}, whose classification head reads such vectors"
-        )
-
-
-def _check_search(config: Config, view: AdversarialView) -> None:
-    method, allowed = config.perturbation.method, view.methods
-    if allowed is not None and method not in allowed:
-        raise UserError(
-            f"perturbation.method = {method}: expected {' or '.join(allowed)} where objective is {config.objective}"
-        )
-    if view.anchor:
-        _check_start(config)
-
-
-def _check_start(config: Config) -> None:
-    perturbation = config.perturbation
-    searched = perturbation.resolve()
-    if searched.sigma > 0 or searched.reuse == "free":
-        return
-    if perturbation.method in ("fgm", "fgsm"):
-        given = f"method = {perturbation.method}: expected pgd"
-    else:
-        given = "sigma = 0: expected a number above 0"
-    raise UserError(
-        f"perturbation.{given} where objective is {config.objective}: at the text itself, where the search would "
-        "start, what it raises is at its least and has no gradient"
-    )
-
-
-def _check_dev(config: Config) -> None:
-    dev = config.dev
+def _contradictions(config: Config, objective: type[Objective]) -> Iterator[tuple[str, str]]:
+    data, dev, perturbation, needs = config.data, config.dev, config.perturbation, objective.needs
+    where = f"where objective is {config.objective}"
+    if needs.labels and data.label_field is None:
+        yield "data.label_field", f"the column of the classes (label, for demo:imdb) {where}"
+    if not needs.labels and data.label_field is not None:
+        supervised = ", ".join(name for name in SHIPPED if resolve_objective(name).needs.labels)
+        yield "data.label_field", f"null {where}, which uses no labels; those that do are {supervised}"
+    if needs.labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
+        allowed = " or ".join(POOLINGS_WITH_HEAD)
+        yield "encoder.pooling", f"{allowed} {where}, whose classification head reads such vectors"
+    is_made_once = "adversarial" in needs.variants and needs.epoch_attack is None
+    for key, is_needed, made_by in (
+        ("word_sets", not {"fickle", "obstinate"}.isdisjoint(needs.variants), "a JSON file of `fastadv word-sets`"),
+        ("pairs", is_made_once, "a CSV of `fastadv attack --write-pairs`"),
+    ):
+        is_given = getattr(data, key) is not None
+        if is_needed and not is_given:
+            yield f"data.{key}", f"{made_by} {where}"
+        if is_given and not is_needed:
+            yield f"data.{key}", f"null {where}, which has no use for it"
+    if needs.adversarial is not None:
+        allowed = needs.adversarial.methods
+        if allowed is not None and perturbation.method not in allowed:
+            yield "perturbation.method", f"{' or '.join(allowed)} {where}"
+        plan = perturbation.resolve()
+        if needs.adversarial.anchor and plan.sigma == 0 and plan.reuse != "free":
+            is_one_step = perturbation.method in ("fgm", "fgsm")
+            key, expected = ("method", "pgd") if is_one_step else ("sigma", "a number above 0")
+            why = "at the text itself, where the search would start, what it raises is at its least and has no gradient"
+            yield f"perturbation.{key}", f"{expected} {where}: {why}"
     if dev.patience is not None and (dev.data == "none" or config.train.eval_every is None):
         missing = "dev.data is none" if dev.data == "none" else "train.eval_every is null"
-        raise UserError(
-            f"dev.patience = {dev.patience}: expected null where {missing}, for there are no scores to wait for"
-        )
-    if config.data.label_field is not None and dev.data != "none" and dev.data == config.data.train:
-        if dev.split == config.data.split:
-            raise UserError(
-                f"dev.split = {show(dev.split)}: expected another split than data.split where dev.data is "
-                f"{show(dev.data)} like data.train"
-            )
+        yield "dev.patience", f"null where {missing}, for there are no scores to wait for"
+    is_trained_on = data.label_field is not None and dev.data != "none" and dev.data == data.train
+    if is_trained_on and dev.split == data.split:
+        yield "dev.split", f"another split than data.split where dev.data is {show(dev.data)} like data.train"

@@ -1,26 +1,21 @@
 """From a YAML file and dotted overrides to a checked ``Config``.
 
-Keys and types come from the dataclasses of ``config.py`` and from the constructor of the objective's class,
-so that an option of your own objective is checked, and shown by ``--help``, like any other key.
-jsonargparse builds the values and the help; its own error output (usage, several lines, tracebacks) never
-reaches the user.
+Keys, types and bounds come from the dataclasses of ``fastadv.config.schema`` and from the constructor of the
+objective's class, so that an option of your own objective is checked, and shown by ``--help``, like any other key.
 """
 
 import inspect
 import logging
 import os
-import sys
-from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
-from typing import Any, Iterable, NamedTuple, Optional, Sequence, get_type_hints
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, get_type_hints
 
-from fastadv.config.schema import RENAMED, Config
-from fastadv.config.values import MISFIT, allows_null, conform, describe, read_text, show
+from fastadv.config.schema import RENAMED, SECTIONS, Config, field_types
+from fastadv.config.values import MISFIT, conform, describe, read_text, show
 from fastadv.config.yaml import read_yaml
 from fastadv.errors import UserError
 from fastadv.files.small_file import read_small
-from fastadv.launch.checks import RULES, check_config, warn
+from fastadv.launch.checks import check_config, warn
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +25,6 @@ _GIVEN = {"hidden_size", "classifier"}
 _COMMAND_LINE = "on the command line"
 # A config with a thousand sources has a tenth of it. YAML is slow to read: this much takes seconds.
 _MAX_BYTES = 1 << 18
-_MAX_NAME = 500
 
 
 class Given(NamedTuple):
@@ -44,7 +38,7 @@ class Given(NamedTuple):
     def __str__(self) -> str:
         # A command line shows what was typed, a file what it means: "3" and 3 differ there.
         is_typed = self.origin == _COMMAND_LINE and 0 < len(self.value) <= 80 and self.value.isprintable()
-        return f"{self.value if is_typed else show(self.value)} {self.origin}"
+        return f"{self.value if is_typed else show(self.value)} {self.origin}".rstrip()
 
 
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -60,29 +54,77 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises:
         UserError: one line that names the key, the value and what is allowed, or the nearest key.
     """
-    from_file = {} if path is None else _with_new_names(_read_file(path))
-    typed = {key: Given(text, _COMMAND_LINE) for key, text in split_overrides(overrides)}
-    given = from_file | _with_new_names(typed)
-    hints = _config_hints()
-    sections = {key.partition(".")[0] for key in hints if "." in key} | {OPTIONS}
-    # Everything but the objective's options first: a misspelt key shows before torch is imported.
-    values = {key: _convert(key, entry, hints, sections) for key, entry in given.items() if not _is_option(key)}
-    objective = objective_class(values.get("objective", Config.objective))
-    option_hints, required = _option_hints(objective)
-    options = {key: entry for key, entry in given.items() if _is_option(key)}
-    values |= {key: _convert(key, entry, option_hints, sections, objective) for key, entry in options.items()}
-    for key in required:
-        if key not in values:
-            raise UserError(
-                f"{key} is missing: {objective.__name__} requires it, expected {describe(option_hints[key])}"
-            )
-    config = _build(values, objective)
-    check_config(config)
-    from fastadv.launch.checks_objective import check_objective
+    return build_config(path, dict(split_overrides(overrides)))
 
+
+def build_config(path: str | None, overrides: Mapping[str, str], other_names: Iterable[str] = ()) -> Config:
+    """``load_config`` with overrides by key.
+
+    Args:
+        other_names: what else the command line takes, one of which a key that does not exist may have meant.
+    """
+    from_file = {} if path is None else _with_new_names(_read_file(path))
+    typed = {key: Given(text, _COMMAND_LINE) for key, text in overrides.items()}
+    given = from_file | _with_new_names(typed)
+    types = field_types()
+    # Everything but the objective's options first: a misspelt key shows before torch is imported.
+    options = {key: entry for key, entry in given.items() if _is_option(key)}
+    stages: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
+    for key, entry in given.items():
+        section, _, name = key.rpartition(".")
+        if key in SECTIONS or key == OPTIONS:
+            raise UserError(f"{key} = {entry}: expected a section of keys, such as {key}.<name>")
+        if key not in options:
+            if key not in types:
+                raise UserError(f"{key} = {entry}: no such key, nearest is {nearest(key, [*types, *other_names])}")
+            stages[section][name] = _convert(key, entry, types[key])
+    from fastadv.launch.checks_objective import check_objective
+    from fastadv.objectives import resolve_objective
+
+    config = Config(**stages.pop(""), **{section: SECTIONS[section](**values) for section, values in stages.items()})
+    objective = resolve_objective(config.objective)
+    config.objective_options = complete_options(objective, options)
+    check_config(config)
     check_objective(config, objective)
     warn(config, is_searched=objective.needs.adversarial is not None)
     return config
+
+
+def check_options(objective: type, options: Mapping[str, Any]) -> None:
+    """Refuses an option that ``objective``'s constructor does not take, or that is out of its bounds.
+
+    Raises:
+        UserError: naming the option, its value, and what is allowed or the nearest option.
+    """
+    complete_options(objective, {f"{OPTIONS}.{name}": Given(value, "") for name, value in options.items()})
+
+
+def complete_options(objective: type, given: Mapping[str, Given]) -> dict[str, Any]:
+    """The options of ``objective`` by name: those given by dotted key, and else the defaults of its constructor."""
+    taken = {f"{OPTIONS}.{name}": option for name, option in constructor_options(objective).items()}
+    for key, entry in given.items():
+        if key not in taken:
+            closest = f"nearest is {nearest(key, taken)}" if taken else "it takes no options"
+            raise UserError(f"{key} = {entry}: no such key of {objective.__name__}, {closest}")
+    values = {}
+    for key, option in taken.items():
+        if key in given:
+            values[option.name] = _convert(key, given[key], option.annotation)
+        elif option.default is option.empty:
+            allowed = describe(option.annotation)
+            raise UserError(f"{key} is missing: {objective.__name__} requires it, expected {allowed}")
+        # A default that YAML has no word for stays the class's own business.
+        elif _is_plain(option.default):
+            values[option.name] = option.default
+    return values
+
+
+def _convert(key: str, entry: Given, hint: Any) -> Any:
+    value = read_text(entry.value, hint) if entry.origin == _COMMAND_LINE else entry.value
+    fit = conform(value, hint)
+    if fit is MISFIT:
+        raise UserError(f"{key} = {entry}: expected {describe(hint)}")
+    return fit
 
 
 def _with_new_names(given: dict[str, Given]) -> dict[str, Given]:
@@ -97,13 +139,19 @@ def _with_new_names(given: dict[str, Given]) -> dict[str, Given]:
     return {RENAMED.get(key, key): entry for key, entry in given.items()}
 
 
-def split_overrides(arguments: Sequence[str], flags: Iterable[str] = ()) -> list[tuple[str, Optional[str]]]:
-    """``--key value`` and ``--key=value`` as (key, text); a key among ``flags`` takes no value and gets None.
+def split_overrides(
+    arguments: Sequence[str], flags: Iterable[str] = (), other_names: Iterable[str] = ()
+) -> list[tuple[str, str | None]]:
+    """``--key value`` and ``--key=value`` as (key, text).
+
+    Args:
+        flags: keys that take no value; their text is None.
+        other_names: keys with a value besides those of a configuration.
 
     Raises:
         UserError: an argument that is no key, or a key without a value.
     """
-    pairs: list[tuple[str, Optional[str]]] = []
+    pairs: list[tuple[str, str | None]] = []
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
@@ -119,6 +167,9 @@ def split_overrides(arguments: Sequence[str], flags: Iterable[str] = ()) -> list
         elif waiting and not _is_key(waiting[0]):
             pairs.append((key, waiting.pop(0)))
         else:
+            names = [*field_types(), *RENAMED, *flags, *other_names]
+            if key not in (*names, *SECTIONS) and not _is_option(key):
+                raise UserError(f"--{key}: no such key, nearest is --{nearest(key, names)}")
             raise UserError(f"--{key} has no value: expected --{key} value or --{key}=value")
     return pairs
 
@@ -127,27 +178,26 @@ def _is_key(argument: str) -> bool:
     return argument.startswith("--") and argument[2:3].isalpha()
 
 
-def _whole(path: str) -> str:
-    """A path in quotes and uncut: its end is what tells files apart."""
-    return show(path, longest=10_000)
+def _is_option(key: str) -> bool:
+    return key.startswith(f"{OPTIONS}.")
 
 
 def _read_file(path: str) -> dict[str, Given]:
     """The file's values by dotted key."""
+    # Uncut: a path's end is what tells files apart.
+    name = f"--config {show(path, longest=10_000)}"
     try:
         text = read_small(os.path.expanduser(path), _MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"--config {_whole(path)}: expected a YAML file that can be read: {error.strerror}") from None
+        raise UserError(f"{name}: expected a YAML file that can be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"--config {_whole(path)}: expected a YAML file in UTF-8") from None
+        raise UserError(f"{name}: expected a YAML file in UTF-8") from None
     content = read_yaml(text, path)
-    if content is None:
-        raise UserError(f"--config {_whole(path)}: expected keys and values, the file holds none")
     if not isinstance(content, dict):
-        raise UserError(f"--config {_whole(path)}: expected keys and values, the file holds {show(content)}")
+        held = "none" if content is None else show(content)
+        raise UserError(f"{name}: expected keys and values, the file holds {held}")
     given: dict[str, Given] = {}
-    leaves = set(_config_hints())
-    for key, value in _flatten(content, "", leaves):
+    for key, value in _flatten(content, "", {*field_types(), *RENAMED}):
         if key in given:
             raise UserError(f"{path}: the key {key} is given twice, nested and dotted")
         given[key] = Given(value, f"in {path}")
@@ -157,49 +207,10 @@ def _read_file(path: str) -> dict[str, Given]:
 def _flatten(content: dict, prefix: str, leaves: set[str]) -> Iterable[tuple[str, Any]]:
     for name, value in content.items():
         key = f"{prefix}{name if isinstance(name, str) else show(name)}"
-        if isinstance(value, dict) and key not in leaves and not (_is_option(key) and key != OPTIONS):
+        if isinstance(value, dict) and key not in leaves and not _is_option(key):
             yield from _flatten(value, f"{key}.", leaves)
         else:
             yield key, value
-
-
-def _is_option(key: str) -> bool:
-    return key.startswith(f"{OPTIONS}.")
-
-
-def _config_hints() -> dict[str, Any]:
-    """Type by dotted key of everything in ``Config`` but the objective's options."""
-    hints = {}
-    for name, hint in get_type_hints(Config).items():
-        if is_dataclass(hint):
-            hints |= {f"{name}.{inner}": inner_hint for inner, inner_hint in get_type_hints(hint).items()}
-        elif name != OPTIONS:
-            hints[name] = hint
-    return hints
-
-
-def _convert(
-    key: str, entry: Given, hints: dict[str, Any], sections: set[str], objective: Optional[type] = None
-) -> Any:
-    if key in sections:
-        raise UserError(f"{key} = {entry}: expected a section of keys, such as {key}.<name>")
-    if key not in hints:
-        raise _unknown(key, entry, hints, objective)
-    hint = hints[key]
-    value = read_text(entry.value, hint) if entry.origin == _COMMAND_LINE else entry.value
-    fit = conform(value, hint)
-    if fit is MISFIT:
-        allowed = RULES[key][1] if key in RULES else describe(hint)
-        if key in RULES and allows_null(hint):
-            allowed += ", or null"
-        raise UserError(f"{key} = {entry}: expected {allowed}")
-    return fit
-
-
-def _unknown(key: str, entry: Given, hints: dict[str, Any], objective: Optional[type]) -> UserError:
-    owner = "" if objective is None else f" of {objective.__name__}"
-    closest = f"nearest is {nearest(key, hints)}" if hints else "it takes no options"
-    return UserError(f"{key} = {entry}: no such key{owner}, {closest}")
 
 
 def nearest(key: str, candidates: Iterable[str]) -> str:
@@ -212,119 +223,32 @@ def nearest(key: str, candidates: Iterable[str]) -> str:
     return max(candidates, key=likeness)
 
 
-def objective_class(name: str) -> type:
-    """The class that ``objective`` names; your own may lie in the current folder.
-
-    Raises:
-        UserError: no such objective, or its module does not import.
-    """
-    if len(name) > _MAX_NAME:
-        raise UserError(f"objective = {show(name)}: expected a shipped name, or my_package.my_module:MyObjective")
-    if ":" in name and os.getcwd() not in sys.path and "" not in sys.path:
-        # Last, so that no file of the user's shadows a library.
-        sys.path.append(os.getcwd())
-    from fastadv.objectives import resolve_objective
-
-    try:
-        return resolve_objective(name)
-    except UserError as error:
-        raise UserError(" ".join(str(error).split())) from error
-
-
-def _option_hints(objective: type) -> tuple[dict[str, Any], list[str]]:
-    """Type by dotted key of the options that ``objective``'s constructor takes, and those without a default.
+def constructor_options(objective: type) -> dict[str, inspect.Parameter]:
+    """The options that ``objective``'s constructor takes, by name, each with its type and bounds as annotation.
 
     A constructor with ``**options`` hands them to its base, whose options are then taken too.
     """
-    hints: dict[str, Any] = {}
-    required = []
+    options: dict[str, inspect.Parameter] = {}
     for owner in objective.__mro__:
         if "__init__" not in vars(owner):
             continue
         parameters = inspect.signature(owner.__init__).parameters.values()
         try:
-            types = get_type_hints(owner.__init__)
+            types = get_type_hints(owner.__init__, include_extras=True)
         except Exception:  # whatever evaluating somebody's annotations may raise
             types = {}
         for parameter in parameters:
-            key = f"{OPTIONS}.{parameter.name}"
             is_named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            if not is_named or parameter.name in {"self", *_GIVEN} or key in hints:
-                continue
-            hints[key] = types.get(parameter.name, Any)
-            if parameter.default is parameter.empty:
-                required.append(key)
+            if is_named and parameter.name not in {"self", *_GIVEN, *options}:
+                options[parameter.name] = parameter.replace(annotation=types.get(parameter.name, Any))
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return hints, required
-
-
-def check_option_names(objective: type, options: dict[str, Any]) -> None:
-    """Refuses an option that ``objective``'s constructor does not take, in a config that was not parsed.
-
-    Raises:
-        UserError: naming the option and those there are.
-    """
-    allowed = [key.partition(".")[2] for key in _option_hints(objective)[0]]
-    for name in options:
-        if name not in allowed:
-            raise UserError(
-                f"{OPTIONS}.{name}: {objective.__name__} has no such option; it has {', '.join(sorted(allowed))}"
-            )
-
-
-def build_parser(objective: type, has_help: bool = False, **settings):
-    """A jsonargparse parser of all keys and of ``objective``'s options; its errors are UserErrors, one line.
-
-    Args:
-        has_help: show the docstring under each field; finding them in the source takes most of the time.
-        settings: those of ``argparse.ArgumentParser``.
-    """
-    import jsonargparse
-
-    class Parser(jsonargparse.ArgumentParser):
-        def error(self, message, *_):
-            raise UserError(" ".join(str(message).split()))
-
-    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=has_help)
-    parser = Parser(**settings)
-    parser.add_class_arguments(Config, None, skip={OPTIONS})
-    parser.add_class_arguments(
-        objective, OPTIONS, skip=_GIVEN & set(inspect.signature(objective).parameters), instantiate=False
-    )
-    return parser
-
-
-_parser_of = lru_cache(maxsize=8)(build_parser)
-
-
-def _build(values: dict[str, Any], objective: type) -> Config:
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        section, dot, name = key.partition(".")
-        if dot:
-            nested.setdefault(section, {})[name] = value
-        else:
-            nested[section] = value
-    given = nested.get(OPTIONS, {})
-    parser = _parser_of(objective)
-    built = parser.instantiate(parser.parse_object(nested))
-    taken = built.get(OPTIONS)
-    options = {} if taken is None else taken.as_dict()
-    for name, value in given.items():
-        if not _is_plain(options[name]):
-            kind = type(options[name]).__name__
-            raise UserError(f"{OPTIONS}.{name} = {show(value)}: options of type {kind} cannot be configured")
-    # A default that YAML has no word for stays the class's own business.
-    plain = {name: value for name, value in options.items() if _is_plain(value)}
-    return Config(**{f.name: built[f.name] for f in fields(Config) if f.name != OPTIONS}, objective_options=plain)
+    return options
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    return (
-        value is None
-        or type(value) in (bool, int, float, str)
-        or (isinstance(value, list) and all(map(_is_plain, value)))
-    )
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)

@@ -6,6 +6,7 @@ It owns its heads. It knows nothing of DeepSpeed, files, devices, or of how the 
 keep it in a package of your own and pass ``--objective my_package.my_module:MyObjective``.
 """
 
+import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -14,10 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastadv.config.own_class import find_class
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.ranks import ALONE, Ranks
+from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection
+from fastadv.objectives.texts.victims import build_victim
 
 SHIPPED = {
     "simcse": "fastadv.objectives.sentences.simcse:SimCSE",
@@ -190,6 +194,46 @@ class RunFacts:
     """who else takes part, for state that is shared out"""
 
 
+@dataclass(frozen=True)
+class Materials:
+    """What a run hands to an objective for the networks it has beside the encoder."""
+
+    label_names: Sequence[str] | None = None
+    """Names of the classes, in the order of their ids; None where there are none."""
+    token_counts: Callable[[], Tensor] | None = None
+    """() → (V,) how often each token occurs in the training data; None where there are no data."""
+    frozen_dtype: torch.dtype | None = None
+    """Type that frozen models compute in; None: float32."""
+
+
+@dataclass(frozen=True)
+class Companions:
+    """Networks that the step trains beside the encoder. It owns them, for checkpoints know them by its names."""
+
+    detection: ReplacedTokenDetection | None = None
+    """Discriminator of replaced tokens with its frozen generator, where `Needs.detection`."""
+    second: nn.Module | None = None
+    """Second encoder, where `Needs.second_network`."""
+
+
+@dataclass(frozen=True)
+class LossSizes:
+    """Sizes of a batch over all ranks, and of the encoder, that the FLOPs of a loss depend on."""
+
+    num_sentences: int
+    num_tokens: float
+    hidden_size: int
+    embedding_size: int
+    vocab_size: int
+    num_passes: int = 1
+    """Passes of which each has the loss: those of ``reuse: free``, else 1."""
+
+    @property
+    def comparison(self) -> float:
+        """FLOPs of comparing the vectors (B, D) of all sentences with each other, forward."""
+        return 2.0 * self.num_sentences**2 * self.hidden_size
+
+
 class Objective(nn.Module):
     """Base of all objectives.
 
@@ -199,6 +243,8 @@ class Objective(nn.Module):
 
     needs = Needs()
     """What the step and the run compute for the objective."""
+    num_gathered = 0
+    """Sets of vectors (B, D) that the loss itself gathers over ranks, beside those that the needs name."""
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -221,15 +267,54 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss the parameters lower (a scalar), and its terms by name, detached."""
+        """The loss the parameters lower (a scalar), and its terms by name, detached.
+
+        Terms are logged; a name that is not in `TERMS` (terms.py) as ``own/<name>``.
+        """
         raise NotImplementedError
 
     def bind(self, encoder: nn.Module) -> None:
-        """Once, behind the constructor: for parameters whose sizes are the encoder's, and those that both use.
+        """Once, after the constructor: for parameters whose sizes are the encoder's, and those that both use.
 
         A parameter of the encoder's must not become one of the objective's, which would register it twice: keep the
-        way to it, not the parameter. ``encoder.word_embeddings`` is (V, E).
+        way to it, not the parameter. ``encoder.word_embeddings`` is (V, E), and may be without memory (a dry run's).
         """
+        if self.needs.second_network:
+            self.second_classifier = copy.deepcopy(self.classifier)
+
+    def companions(self, encoder: nn.Module, materials: Materials) -> Companions:
+        """Once, after `bind`: makes the networks that start from the encoder's weights, and reads the victim.
+
+        Raises:
+            UserError: no such victim or generator, or one that cannot serve.
+        """
+        needs, detection, second = self.needs, None, None
+        if needs.victim is not None:
+            names, dtype = materials.label_names, materials.frozen_dtype
+            self.victim_probabilities = build_victim(needs.victim, encoder, names, dtype)
+        if needs.second_network:
+            # The tokenizer holds no weights and need not be there twice.
+            second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
+        if needs.detection is not None:
+            detection = build_detection(needs.detection, encoder, materials.token_counts, materials.frozen_dtype)
+        return Companions(detection, second)
+
+    @property
+    def num_contrasts(self) -> int:
+        """Sets of keys that the loss compares queries with; read by `loss_flops` alone."""
+        return 0 if self.needs.labels else 1 + (self.needs.adversarial is not None)
+
+    def inner_loss_flops(self, sizes: LossSizes) -> float:
+        """FLOPs of the forward of `inner_loss` beside `heads`: a classifier's cross-entropy compares nothing."""
+        return 0.0 if self.needs.labels else sizes.comparison
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        """FLOPs of `loss` and its gradient by part, beside `heads`."""
+        return {"contrastive losses": 3 * self.num_contrasts * sizes.num_passes * sizes.comparison}
+
+    def heads(self) -> list[nn.Module]:
+        """Modules that each pass of the encoder runs at its pooled vectors (B, D)."""
+        return [part for name, part in self.named_children() if name != "second_classifier"]
 
     def decay_of_average(self, step: int) -> float:
         """What is left of the average model in optimizer step ``step``, counted from 1; where `Needs.average`."""
@@ -260,21 +345,12 @@ def resolve_objective(name: str) -> type[Objective]:
     Raises:
         UserError: an unknown name, a module that does not import, or a class that is no Objective.
     """
-    path = SHIPPED.get(name, name)
-    if ":" not in path:
+    if name in SHIPPED:
+        module_name, _, class_name = SHIPPED[name].partition(":")
+        return getattr(import_module(module_name), class_name)
+    if ":" not in name:
         raise UserError(
             f"objective: {name!r} is unknown; shipped are {', '.join(SHIPPED)}; "
             "your own is named my_package.my_module:MyObjective"
         )
-    module_name, _, class_name = path.partition(":")
-    try:
-        found = getattr(import_module(module_name), class_name, None)
-    except Exception as error:  # whatever the user's module raises while it is imported
-        if name in SHIPPED:
-            raise
-        raise UserError(
-            f"objective: {name!r} does not import: {type(error).__name__}: {error}".replace("\n", " ")
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise UserError(f"objective: {name!r} must name a subclass of fastadv.Objective, {module_name} has {found!r}")
-    return found
+    return find_class(name, Objective, "objective")

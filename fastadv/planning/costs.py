@@ -13,9 +13,9 @@ twice that in a backward pass.
 ``tests/planning/test_costs.py`` compares with what torch counts in real steps.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Optional
 
 import torch
@@ -24,18 +24,14 @@ from torch import nn
 from fastadv.config.schema import Config
 from fastadv.encoder.classifier.classification_head import make_head
 from fastadv.launch.checks import rtd_generator_of
-from fastadv.objectives.base import Objective, resolve_objective
+from fastadv.objectives.base import LossSizes, Objective, resolve_objective
 from fastadv.planning.cards import find_card, peak_flops
 from fastadv.planning.model_shape import Count, ModelShape, matrices, measure, on_meta, shape_of
-from fastadv.planning.objective_costs import bind_to_shape, num_own_key_sets, own_flops
 
 __all__ = ["BatchSize", "StepCosts", "find_card", "peak_flops", "step_flops"]
 
 MEAN_LENGTH_SHARE = 0.69
 """mean length over max_length where nothing is known of the text: 21.95 of 32 in 10,000 sentences of film reviews"""
-
-_NUM_CONTRASTS = {"simcse": 1, "uscal": 2, "robustsentembed": 3, "scal": 1}
-"""sets of keys that queries are compared with in the outer loss"""
 
 
 @dataclass(frozen=True)
@@ -121,13 +117,10 @@ class StepCosts:
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
         self.config, self.search = config, config.perturbation.resolve()
         self.encoder = shape_of(config.encoder, model_config)
-        self.objective = bind_to_shape(_objective_of(config, self.encoder.hidden_size), self.encoder)
+        self.objective = _objective_of(config, self.encoder)
         self.needs = self.objective.needs
         self.head = Count.of(self.objective.parameters())
-        # A reconstructor's run at tokens, the others at sentences; the second network's is the first one's once more.
-        apart = ("reconstructor", "second_classifier")
-        of_sentences = [part for name, part in self.objective.named_children() if name not in apart]
-        self._head_matrices = matrices(of_sentences)
+        self._head_matrices = matrices(self.objective.heads())
         self.has_detection = self.needs.detection is not None
         self.generator: Optional[ModelShape] = None
         self.generator_head = 0
@@ -185,7 +178,7 @@ class StepCosts:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
         num_passes = self.search.num_steps if self.search.reuse == "free" else 1
         has_adversarial_keys = self.needs.adversarial is not None and self.needs.adversarial.keys
-        return self.num_positive_views + num_passes * has_adversarial_keys + num_own_key_sets(self.objective)
+        return self.num_positive_views + num_passes * has_adversarial_keys + self.objective.num_gathered
 
     @property
     def num_outer_views(self) -> int:
@@ -223,14 +216,22 @@ class StepCosts:
         Args:
             num_gradients: reuse adaptive: how many a step takes; None: 1, the fewest.
             is_probe: reuse adaptive: whether this step probes; None: a probe's share of ``probe_every`` steps.
-            num_masked: tokens that the generator refills; None: those that ``rtd_mask_ratio`` takes on average.
+            num_masked: tokens that the generator refills; None: those that its mask ratio takes on average.
         """
         is_cls = self.config.encoder.pooling == "cls"
         is_cls = is_cls and not self.needs.tokens
         passes, graded = Passes(self.encoder, batch, is_cls), self.encoder.embeddings.trained > 0
         head = 2.0 * batch.num_sentences * self._head_matrices.total
         outer = passes.outer(graded) + 3 * head
-        compared = 2.0 * batch.num_sentences**2 * self.encoder.hidden_size
+        shape, is_free = self.encoder, self.needs.adversarial is not None and self.search.reuse == "free"
+        sizes = LossSizes(
+            batch.num_sentences,
+            batch.num_tokens,
+            shape.hidden_size,
+            shape.embedding_size,
+            shape.vocab_size,
+            num_passes=self.search.num_steps if is_free else 1,
+        )
         found = {"clean views": self.num_clean_views * outer}
         # Other texts are taken to be as long as the sentences.
         num_variants = len(self.needs.variants)
@@ -243,12 +244,11 @@ class StepCosts:
             reads_tokens = self.needs.adversarial.tokens
             attacked_passes = Passes(self.encoder, batch, False) if reads_tokens else passes
             forward, by_input = passes.forward() + head, passes.backward(False, True) + head
-            if self.search.reuse == "free":
+            if is_free:
                 outer_of_x = attacked_passes.outer(True) + 3 * head
                 found["passes that search and train"] = self.search.num_steps * outer_of_x
             else:
-                # Supervised systems attack the cross-entropy, which compares nothing.
-                attacked = 0.0 if self.needs.labels else compared
+                attacked = self.objective.inner_loss_flops(sizes)
                 gradient = forward + by_input + 2 * attacked
                 reference = self.num_clean_views * forward + passes.backward(True, True) + 2 * head + 3 * attacked
                 if self.needs.adversarial.anchor:
@@ -258,11 +258,7 @@ class StepCosts:
                     # The clean pass has masks that inner steps have not.
                     found["inner steps"] += passes.forward()
                 found["adversarial view"] = attacked_passes.outer(graded) + 3 * head
-        others = 0 if self.needs.labels else 1 + (self.needs.adversarial is not None)
-        contrasts = _NUM_CONTRASTS.get(self.config.objective, others)
-        repeated = self.search.num_steps if "passes that search and train" in found else 1
-        found["contrastive losses"] = 3 * contrasts * repeated * compared
-        found.update(own_flops(self.objective, self.encoder, batch.num_sentences, batch.num_tokens))
+        found.update(self.objective.loss_flops(sizes))
         if self.needs.average:
             found["average model"] = passes.forward() + head
         if self.victim is not None:
@@ -299,7 +295,7 @@ class StepCosts:
         if self.generator is not None:
             if num_masked is None:
                 # Every sentence has two special tokens, which are never masked, and at least one masked token.
-                ratio = self.config.objective_options.get("rtd_mask_ratio", 0.3)
+                ratio = self.needs.detection.mask_ratio
                 num_masked = max(batch.num_sentences, ratio * (batch.num_tokens - 2 * batch.num_sentences))
             total += Passes(self.generator, batch, False, num_masked).forward()
             total += 2.0 * num_masked * self.generator_head
@@ -322,23 +318,24 @@ class StepCosts:
         return total
 
 
-def _objective_of(config: Config, hidden_size: int) -> Objective:
-    """The objective, on the meta device where its constructor can do without numbers."""
+def _objective_of(config: Config, shape: ModelShape) -> Objective:
+    """The objective bound to an encoder that is not there, on the meta device where its constructor can do without
+    numbers."""
     objective = resolve_objective(config.objective)
-    given = (hidden_size,)
+    given = (shape.hidden_size,)
     if objective.needs.labels:
         # Of how many classes only the data know, where no names are given.
         num_classes = len(config.data.label_names or "01")
         with torch.device("meta"):
-            given = (*given, make_head(config.encoder.pooling, hidden_size, num_classes))
+            given = (*given, make_head(config.encoder.pooling, shape.hidden_size, num_classes))
     make = partial(objective, *given, **config.objective_options)
     try:
         with torch.device("meta"):
             made = make()
     except (RuntimeError, NotImplementedError):
         made = make()
-    if made.needs.second_network:
-        made.second_classifier = copy.deepcopy(made.classifier)
+    word_embeddings = torch.empty(shape.vocab_size, shape.embedding_size, device="meta")
+    made.bind(SimpleNamespace(word_embeddings=word_embeddings))
     return made
 
 

@@ -1,15 +1,14 @@
 """One name and one look for every system of the page, so that it is called and drawn alike in all sections.
 
-Records of attacks and geometries know models by their folders, those of an evaluation's parts by its names. An
-evaluation says which system a model is a seed of; a run on the page is known by its own folder.
+Records know models by fingerprint and folder, those of an evaluation's parts by its names too. An evaluation says which
+system a model is a seed of; a run on the page is known by its own folder.
 """
 
-import os.path
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from fastadv.evaluation.model_names import names_of_seeds, short_names
-from fastadv.report.records import EmbeddingAttack, Evaluation, Geometry, TextAttack
+from fastadv.evaluation.model_names import short_names
+from fastadv.report.records import EmbeddingAttack, Evaluation, Model, TextAttack
 from fastadv.report.sources import Source
 
 
@@ -60,7 +59,7 @@ def looks_of(sources: Sequence[Source]) -> Looks:
     for source, evaluation in evaluations:
         for system, models in evaluation.systems.items():
             name = system_name(source, system, evaluations)
-            run = _run_of(sources, models[0]) if len(models) == 1 else None
+            run = _run_of(sources, models[0].folder) if len(models) == 1 else None
             if run is None or name in runs:
                 looks.of(name)
             else:
@@ -99,10 +98,10 @@ def system_names(sources: Sequence[Source], records: Sequence[Found], looks: Loo
 
 def _names_of_record(sources: Sequence[Source], one: Found) -> Dict[str, Tuple[str, str]]:
     """Own name -> name, and the system or run that it looks like, "" where it is none that is known."""
-    folders, controls = _folders(one.record), _controls(one.record)
-    own = list(folders)
+    given, controls = _given(one.record), _controls(one.record)
+    own = list(given)
     names = {name: (cut or name, "") for name, cut in zip(own, short_names(own) if len(own) > 1 else own)}
-    known = {name: _known(sources, one, name, folder) for name, folder in folders.items() if name not in controls}
+    known = {name: _known(sources, one, name, model) for name, model in given.items() if name not in controls}
     known = {name: pair for name, pair in known.items() if pair is not None}
     # Two models of one name would be one: then each keeps its own.
     taken = [pair[0] for pair in known.values()] + [names[name][0] for name in own if name not in known]
@@ -114,24 +113,22 @@ def _names_of_record(sources: Sequence[Source], one: Found) -> Dict[str, Tuple[s
     return names
 
 
-def _known(sources: Sequence[Source], one: Found, own: str, folder: str) -> Optional[Tuple[str, str]]:
+def _known(sources: Sequence[Source], one: Found, own: str, given: Model) -> Optional[Tuple[str, str]]:
     """The name and the system of a model that an evaluation, the record's own first, or a run on the page has."""
     evaluations = evaluations_of(sources)
     for source, evaluation in sorted(evaluations, key=lambda pair: pair[0] != one.source):
         is_part = source == one.source and one.place != ""
         every = [(system, model) for system, models in evaluation.systems.items() for model in models]
-        at = [i for i, (_, model) in enumerate(every) if _is_same(model, folder)]
-        if not at and is_part:
-            # Of an encoder with a probe on top, and in geometries, the folder is another or none.
-            at = [i for i, name in enumerate(names_of_seeds(evaluation.systems)) if own == name]
+        # A part calls models as its evaluation does; those with a probe on top lie in another folder.
+        at = [pair for pair in every if is_part and pair[1].name == own]
+        at = at or [pair for pair in every if pair[1].is_same(given)]
         if len(at) == 1:
-            system, model = every[at[0]]
-            name = system_name(source, system, evaluations)
-            models = evaluation.systems[system]
-            if len(models) == 1:
+            ((system, model),) = at
+            name, folders = system_name(source, system, evaluations), [m.folder for m in evaluation.systems[system]]
+            if len(folders) == 1:
                 return name, name
-            return f"{name} ({short_names(models)[models.index(model)]})", name
-    run = _run_of(sources, folder)
+            return f"{name} ({short_names(folders)[folders.index(model.folder)]})", name
+    run = _run_of(sources, given.folder)
     return None if run is None else (run, run)
 
 
@@ -148,11 +145,6 @@ def _run_of(sources: Sequence[Source], folder: str) -> Optional[str]:
     return at[0] if len(at) == 1 else None
 
 
-def _is_same(model: str, other: str) -> bool:
-    first, second = (os.path.abspath(os.path.expanduser(path)) for path in (model, other))
-    return first == second
-
-
 def _subject(record: object) -> object:
     """Equal for records whose models of one name would be two points of one thing."""
     if isinstance(record, EmbeddingAttack):
@@ -160,15 +152,13 @@ def _subject(record: object) -> object:
     return record.attack if isinstance(record, TextAttack) else (record.data, record.positives)
 
 
-def _folders(record: object) -> Dict[str, str]:
-    """Name of a model in its record -> the model as it was given."""
+def _given(record: object) -> Dict[str, Model]:
+    """Name of a model in its record -> the model."""
     if isinstance(record, EmbeddingAttack):
-        return {name: record.folders[name] for name in record.models}
+        return {name: record.given[name] for name in record.models}
     if isinstance(record, TextAttack):
-        return {model.name: model.folder for model in record.models}
-    if isinstance(record, Geometry):
-        return {model.name: model.name for model in record.models}
-    raise TypeError(type(record).__name__)
+        return {model.name: model.given for model in record.models}
+    return {model.name: Model(model.name) for model in record.models}
 
 
 def _controls(record: object) -> Dict[str, Tuple[str, str]]:

@@ -5,14 +5,35 @@ what this version writes: the caller names the file. A share is of 1, as in the 
 """
 
 import math
+import os.path
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from fastadv.evaluation.suite.schema import Quantity, quantities_of, quantity_of
 from fastadv.evaluation.text.rows import TextAttackRow
 from fastadv.evaluation.text_report.findings import findings_in, sentence
 from fastadv.evaluation.text_report.page import class_word, recipe_name
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.table import Estimate
+from fastadv.report.old_form import in_todays_form
+
+
+class Model(NamedTuple):
+    """A model as a record knows it."""
+
+    folder: str
+    """as it was given"""
+    fingerprint: str = ""
+    """of its weights; of a classifier in an evaluation two with a dash between, encoder and whole; "" is not known"""
+    name: str = ""
+    """what an evaluation calls it, its parts too"""
+
+    def is_same(self, other: "Model") -> bool:
+        """Equal weights, or the same folder."""
+        if set(filter(None, self.fingerprint.split("-"))) & set(filter(None, other.fingerprint.split("-"))):
+            return True
+        first, second = (os.path.abspath(os.path.expanduser(one.folder)) for one in (self, other))
+        return first == second
 
 
 @dataclass(frozen=True)
@@ -28,8 +49,8 @@ class EmbeddingAttack:
     """name -> (radius, accuracy), radius 0 being no attack"""
     warnings: List[Tuple[str, str]]
     """name of a model, what was noticed"""
-    folders: Dict[str, str]
-    """name -> the model as it was given"""
+    given: Dict[str, Model]
+    """name -> the model"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +58,7 @@ class TextAttackOfModel:
     """A line of text-attack.json's table."""
 
     name: str
-    folder: str
-    """the model as it was given"""
+    given: Model
     control_of: Optional[Tuple[str, str]]
     """of a control the names of the baseline that it is, and of the model that it is set against"""
     counts: Dict[str, int]
@@ -89,39 +109,49 @@ class Geometry:
 class Number:
     """One of evaluation.json's."""
 
-    part: str
-    set: str
-    metric: str
-    epsilon: Optional[float]
+    quantity: Quantity
     system: str
     model: Optional[str]
     """None: the mean over the system's models"""
     estimate: Estimate
     spread: Optional[float]
-    num: Optional[int]
-    unit: str
-    better: Optional[str]
-    why: Optional[str]
 
     @property
     def what(self) -> str:
         """The number in words, without the system."""
-        at = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
-        unit = f" ({self.unit})" if self.unit else ""
-        name = " ".join(dict.fromkeys(part for part in (self.set, self.metric.replace("_", " ")) if part))
-        return f"{name}{at}{unit}"
+        unit = f" ({self.quantity.unit})" if self.quantity.unit else ""
+        return f"{quantity_words(self.quantity)}{unit}"
+
+
+def quantity_words(quantity: Quantity) -> str:
+    """Set and metric, each once, and the radius."""
+    at = "" if quantity.epsilon is None else f", epsilon {quantity.epsilon:g}"
+    words = dict.fromkeys(part for part in (quantity.set, quantity.metric.replace("_", " ")) if part)
+    return f"{' '.join(words)}{at}"
+
+
+class Difference(NamedTuple):
+    """A system less the baseline."""
+
+    quantity: Quantity
+    system: str
+    baseline: str
+    test: str
+    estimate: Estimate
+    p_value: Optional[float]
+    p_holm: Optional[float]
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """evaluation.json."""
 
-    systems: Dict[str, List[str]]
-    """name -> its models as they were given, one a seed"""
+    systems: Dict[str, List[Model]]
+    """name -> its models, one a seed"""
     parts: Dict[str, Tuple[str, Optional[str]]]
     """name -> status, why"""
     numbers: List[Number]
-    differences: List[dict]
+    differences: List[Difference]
     warnings: List[str]
 
 
@@ -129,9 +159,9 @@ def read_embedding_attack(found: dict) -> EmbeddingAttack:
     settings = found["settings"]
     data = found["data"]
     others = sorted((name, repr(value)) for name, value in settings.items() if name != "epsilons")
-    models, warnings, folders = {}, [], {}
+    models, warnings, given = {}, [], {}
     for model in found["models"]:
-        folders[_text(model["name"])] = _text(model.get("model") or model["name"])
+        given[_text(model["name"])] = _model(model, model.get("model") or model["name"])
         curve = {0.0: _estimate(model["accuracy"])}
         curve.update({_finite(row["epsilon"]): _estimate(row["accuracy"]) for row in model["epsilons"]})
         models[_text(model["name"])] = [(e, a) for e, a in sorted(curve.items()) if a.value is not None]
@@ -143,7 +173,7 @@ def read_embedding_attack(found: dict) -> EmbeddingAttack:
         group=(data.get("hash"), *others),
         models=models,
         warnings=warnings,
-        folders=folders,
+        given=given,
     )
 
 
@@ -160,7 +190,7 @@ def read_text_attack(found: dict) -> TextAttack:
         models.append(
             TextAttackOfModel(
                 name=_text(model["name"]),
-                folder=_text(model.get("model") or model["name"]),
+                given=_model(model, model.get("model") or model["name"]),
                 control_of=_control_of(model.get("control")),
                 counts=counts,
                 shares=shares,
@@ -193,42 +223,45 @@ def read_geometry(found: dict) -> Geometry:
 
 
 def read_evaluation(found: dict) -> Evaluation:
-    if found["format"] != 1:
-        raise ValueError(f"format {found['format']!r}, expected 1")
+    found = in_todays_form(found)
     parts = {
         _text(name): (_text(part["status"]), None if part.get("why") is None else _text(part["why"]))
         for name, part in found["parts"].items()
     }
+    quantities = quantities_of(found)
+    models = {_text(one["model"]): _model(one, one["model"]) for one in found["models"]}
     return Evaluation(
-        systems={_text(s["name"]): [_text(model) for model in s.get("models", [])] for s in found["systems"]},
+        systems={_text(s["name"]): [models[_text(one)] for one in s.get("models", [])] for s in found["systems"]},
         parts=parts,
-        numbers=[_read_number(row) for row in found["numbers"]],
-        differences=[_read_difference(row) for row in found["differences"]],
+        numbers=[_read_number(row, quantities) for row in found["numbers"]],
+        differences=[_read_difference(row, quantities) for row in found["differences"]],
         warnings=[_text(warning) for warning in found.get("warnings", [])],
     )
 
 
-def _read_number(row: dict) -> Number:
-    return Number(
-        part=_text(row["part"]),
-        set=_text(row.get("set") or ""),
-        metric=_text(row["metric"]),
-        epsilon=_maybe(row.get("epsilon")),
-        system=_text(row["system"]),
-        model=None if row.get("model") is None else _text(row["model"]),
-        estimate=_estimate(row),
-        spread=_maybe(row.get("spread")),
-        num=None if row.get("num") is None else _count(row["num"]),
-        unit=_text(row.get("unit") or ""),
-        better=_better(row.get("better")),
-        why=None if row.get("why") is None else _text(row["why"]),
-    )
+def _model(row: dict, folder: str) -> Model:
+    return Model(_text(folder), _text(row.get("fingerprint") or ""), _text(row.get("name") or ""))
 
 
-def _read_difference(row: dict) -> dict:
-    words = {name: _text(row.get(name) or "") for name in ("part", "set", "metric", "system", "baseline", "test")}
-    numbers = {name: _maybe(row.get(name)) for name in ("epsilon", "p_value", "p_holm", "num")}
-    return {**words, **numbers, "difference": _estimate(row)}
+def _read_quantity(row: dict, quantities: Dict[tuple, Quantity]) -> Quantity:
+    place = {"set": _text(row.get("set") or ""), "epsilon": _maybe(row.get("epsilon"))}
+    found = quantity_of({**row, "part": _text(row["part"]), "metric": _text(row["metric"]), **place}, quantities)
+    _text(found.unit)
+    if found.better not in (None, "higher", "lower"):
+        raise ValueError(f"better {found.better!r}, expected 'higher', 'lower' or null")
+    return found
+
+
+def _read_number(row: dict, quantities: Dict[tuple, Quantity]) -> Number:
+    model = None if row.get("model") is None else _text(row["model"])
+    quantity, spread = _read_quantity(row, quantities), _maybe(row.get("spread"))
+    return Number(quantity, _text(row["system"]), model, _estimate(row), spread)
+
+
+def _read_difference(row: dict, quantities: Dict[tuple, Quantity]) -> Difference:
+    words = (_text(row.get(name) or "") for name in ("system", "baseline", "test"))
+    p_values = (_maybe(row.get(name)) for name in ("p_value", "p_holm"))
+    return Difference(_read_quantity(row, quantities), *words, _estimate(row), *p_values)
 
 
 def _estimate(found: dict) -> Estimate:
@@ -253,12 +286,6 @@ def _finite(value: Any) -> float:
     if number is None:
         raise ValueError(f"{value!r} is no number")
     return number
-
-
-def _better(value: Any) -> Optional[str]:
-    if value not in (None, "higher", "lower"):
-        raise ValueError(f"better {value!r}, expected 'higher', 'lower' or null")
-    return value
 
 
 def _count(value: Any) -> int:

@@ -8,7 +8,7 @@ import pytest
 from fastadv.config.schema import Config
 from fastadv.data.records import sentence_id
 from fastadv.dry_run import describe_plan
-from fastadv.engine.build import TrainingData
+from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Iterator, NamedTuple
 from unittest import mock
 
-from fastadv.cli.attack_text import check_kind
+from fastadv.cli.attack import check_kind
 from fastadv.cli.main import _build_parser
 from fastadv.dry_run import PlanOptions
 from fastadv.errors import UserError
@@ -115,7 +115,7 @@ def _check_fastadv(arguments: list[str]) -> None:
         return
     given = _build_parser().parse_args(arguments)
     if arguments[0] == "attack":
-        check_kind(given, given.defaults)
+        check_kind(given)
 
 
 def _check_train(arguments: list[str]) -> None:

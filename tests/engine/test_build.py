@@ -2,7 +2,8 @@
 
 import pytest
 
-from fastadv.engine.build import TrainingData, build_encoder, build_step, check_resolution
+from fastadv.engine.build import build_encoder, build_step, check_resolution
+from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
 
 # Half a unit in the last place is 2^-8 to 2^-9 of an entry in bfloat16, 2^-24 to 2^-25 in float32: this radius, a

@@ -8,9 +8,9 @@ import pytest
 from safetensors.torch import load_file
 
 from fastadv.encoder import Encoder
-from fastadv.engine.loop import Trainer
 from fastadv.evaluation.before_after import before_after
 from fastadv.evaluation.before_after.held_out import load_held_out
+from tests.quick_trainer import Trainer
 
 SUBJECTS = ("the film", "this movie", "that story", "one actor", "every scene", "the plot")
 OPINIONS = ("was good", "was bad", "is very dull", "is wonderful", "was almost sad", "is not sharp")
@@ -75,9 +75,9 @@ def assert_results_are_those_of_the_weights(folder, config):
 def test_the_table_compares_the_first_weights_with_the_exported_ones(make_measured_config, monkeypatch, capsys):
     """The exported weights are those of the best dev score, here neither the first nor the last."""
     scores = iter([2.0, 1.0])
-    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: lambda encoder: next(scores))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
     config = make_measured_config("run", **{"train.eval_every": 2})
-    trainer = Trainer(config)
+    trainer = Trainer(config, writes_report=True)
     folder = trainer.fit()
     assert trainer.position.best_step == 2
     results = assert_results_are_those_of_the_weights(folder, config)

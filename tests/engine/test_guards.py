@@ -8,12 +8,14 @@ from safetensors.torch import load_file
 
 from fastadv.data.batching import BatchOrder
 from fastadv.distributed.zero import NonFiniteUpdate
-from fastadv.engine.build import TrainingData
+from fastadv.engine import loop
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.loop import TooManySkips, Trainer
+from fastadv.engine.guards import TooManySkips
 from fastadv.engine.monitor.collapse import Collapsed
+from fastadv.engine.training_data import TrainingData
 from fastadv.perturbation import NonFiniteGradient
 from fastadv.train import main
+from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
 PLANTED = "tests.ranks.cases.planted:Planted"
@@ -136,7 +138,7 @@ def test_running_statistics_forget_a_skipped_batch(make_config):
 
     def poisoned():
         build()
-        head = trainer._step.objective.head
+        head = trainer.run.step.objective.head
         head.register_forward_pre_hook(lambda *_: seen.append(1) if head.training else None)
         head.insert(0, Poison())
 
@@ -144,7 +146,7 @@ def test_running_statistics_forget_a_skipped_batch(make_config):
     folder = trainer.fit()
     assert trainer.position.num_skipped == 1
     assert all(value.isfinite().all() for value in load_file(folder / "model" / "model.safetensors").values())
-    assert all(value.isfinite().all() for value in trainer._step.objective.buffers())
+    assert all(value.isfinite().all() for value in trainer.run.step.objective.buffers())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_the_command_ends_in_one_line(monkeypatch, capsys, error):
     def fail(trainer):
         raise error
 
-    monkeypatch.setattr(Trainer, "fit", fail)
+    monkeypatch.setattr(loop.Trainer, "fit", fail)
     monkeypatch.setattr("fastadv.distributed.processes.shutdown", lambda wait: None)
     assert main(["--train.output_dir", "runs/never"]) == 1
     assert capsys.readouterr().err == f"fastadv: {error}\n"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fastadv.engine import trackers
-from fastadv.engine.loop import Trainer
 from fastadv.engine.trackers import WandbCallback, check_trackers
 from fastadv.errors import UserError
 from fastadv.train import main
+from tests.quick_trainer import Trainer
 
 
 class StandInWandb(types.ModuleType):

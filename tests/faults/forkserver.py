@@ -28,7 +28,7 @@ deepspeed.runtime.zero.stage_1_and_2 fastadv.launch.load fastadv.engine.loop fas
 fastadv.encoder.encoder fastadv.encoder.weights.lora fastadv.evaluation.vectors.scored_pairs
 fastadv.evaluation.vectors.sts fastadv.report.write fastadv.data.sources.tables
 fastadv.objectives.sentences.robustsentembed fastadv.objectives.sentences.simcse
-docstring_parser fastadv.encoder.export.write jsonargparse matplotlib.pyplot matplotlib.backends.backend_svg
+docstring_parser fastadv.encoder.export.write pydantic matplotlib.pyplot matplotlib.backends.backend_svg
 pyarrow.parquet pyarrow.dataset safetensors.torch scipy.stats sklearn.linear_model tokenizers
 torch.utils.tensorboard torch._dynamo transformers.models.auto.modeling_auto
 transformers.models.bert.modeling_bert transformers.models.bert.tokenization_bert

@@ -9,8 +9,9 @@ from dataclasses import asdict
 
 import pytest
 
+from fastadv.config.schema import field_types
+from fastadv.config.values import MISFIT, conform
 from fastadv.errors import UserError
-from fastadv.launch.checks import RULES
 from fastadv.launch.load import load_config
 
 MEMORY_MIB = 500
@@ -118,7 +119,7 @@ WORDS = (".nan", ".inf", "-.inf", "-1", "1e400", "1" + "0" * 30, "9" * 5000, "[1
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word[:8])
 def test_numbers_that_are_none(word):
     """Every key in turn: refused in one line, or a value that is finite and in its range."""
-    for key in RULES:
+    for key, hint in field_types().items():
         try:
             config = load_config(None, [f"--{key}={word}"])
         except UserError as error:
@@ -127,7 +128,7 @@ def test_numbers_that_are_none(word):
         section, _, name = key.rpartition(".")
         value = asdict(config)[section][name] if section else getattr(config, name)
         assert not isinstance(value, float) or math.isfinite(value), key
-        assert value is None or RULES[key][0](value), key
+        assert value is None or conform(value, hint) is not MISFIT, key
 
 
 HUGE = (

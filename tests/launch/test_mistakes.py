@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from fastadv import UserError, load_config
-from fastadv.config.schema import Config
-from fastadv.launch.checks import RULES, check_config, check_encoder
-from fastadv.launch.load import _config_hints
+from fastadv.config.schema import Config, field_types
+from fastadv.config.values import describe
+from fastadv.launch.checks import check_config, check_encoder
+from fastadv.launch.load import constructor_options
+from fastadv.objectives.base import SHIPPED, resolve_objective
 
 ROOT = Path(__file__).parents[2]
 
@@ -263,7 +266,7 @@ def test_an_impossible_value_gives_one_line(key, value, allowed):
     line = refusal(overrides=[f"--{key}={value}"])
     assert line.startswith(f"{key} = ") and allowed in line, line
     if value.strip() and value[0] != "[":
-        shown = line.removeprefix(f"{key} = ").partition(": expected")[0]
+        shown = line.removeprefix(f"{key} = ").partition(": expected")[0].removesuffix(" on the command line")
         assert float(shown) == float(value)
 
 
@@ -292,6 +295,7 @@ def test_values_that_contradict_each_other_give_one_line(values, expected):
             ["train.max_steps = ten on the command line", "whole number of at least 1, or null"],
         ),
         (["--train.max_steps"], ["--train.max_steps has no value"]),
+        (["--train.max_step"], ["--train.max_step: no such key", "nearest is --train.max_steps"]),
         (["--train.max_steps", "--train.seed", "1"], ["--train.max_steps has no value"]),
         (["train.max_steps", "3"], ['"train.max_steps"', "expected --key value"]),
         (["-x"], ['"-x"', "expected --key value"]),
@@ -316,13 +320,15 @@ def test_a_file_that_cannot_be_read_gives_one_line(tmp_path):
 
 
 def test_every_number_of_the_configuration_has_a_rule():
-    unruled = {
-        key
-        for key, hint in _config_hints().items()
-        if key not in RULES and ("int" in str(hint) or "float" in str(hint))
-    }
-    assert not {key for key in unruled if "Literal" not in str(_config_hints()[key])}
-    assert set(RULES) <= set(_config_hints())
+    words = {key: describe(hint) for key, hint in field_types().items()}
+    assert "perturbation.rho" in words
+    assert not [key for key, said in words.items() if re.search(r"finite number|whole number($| or|,)", said)]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_number_among_the_options_of_an_objective_has_bounds(name):
+    words = {key: describe(option.annotation) for key, option in constructor_options(resolve_objective(name)).items()}
+    assert not [key for key, said in words.items() if re.search(r"finite number|whole number($| or|,)", said)]
 
 
 def test_a_config_made_in_python_is_checked_by_the_same_rules():

@@ -114,7 +114,6 @@ def test_options_have_the_types_of_the_constructor_and_of_the_bases_it_hands_the
         ),
         ("Derived", {"num_words": 1, "counts": "{a: b}"}, ["objective_options.counts = {a: b}", "mapping"]),
         ("Derived", {"num_words": 1, "colour": "red"}, ["objective_options.colour", "Colour"]),
-        ("Derived", {"num_words": 1, "colour": "blue"}, ["objective_options.colour", "blue", "red"]),
         ("Bare", {"margin": 1}, ["objective_options.margin = 1", "Bare", "takes no options"]),
         ("NoObjective", {}, ["my_objectives.mine:NoObjective", "subclass"]),
         ("Missing", {}, ["my_objectives.mine:Missing"]),

@@ -3,18 +3,19 @@
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from fastadv import Callback, Trainer
+from fastadv import Callback
+from tests.quick_trainer import Trainer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def whole_state(trainer):
-    engine = trainer._engine
+    engine = trainer.engine
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         # Stages 1 and 2 look moments up by name only after this, which they do themselves in the next step.
         engine.optimizer._hp_optimizer_states_linked = False
         engine.optimizer._lazy_init_hp_params_optimizer_state()
-    state = dict(trainer._step.extra_state_dict())
+    state = dict(trainer.run.step.extra_state_dict())
     for name, parameter in engine.module.named_parameters():
         if not parameter.requires_grad:
             continue

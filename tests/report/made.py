@@ -8,15 +8,16 @@ from fastadv.config.schema import EvaluationConfig
 from fastadv.evaluation.before_after.before_after import compare
 from fastadv.evaluation.intervals import NUM_RESAMPLES
 from fastadv.evaluation.model_names import names_of_seeds, plain_name
-from fastadv.evaluation.suite.numbers import Measured, Quantity, System, all_numbers, spearman_measured
+from fastadv.evaluation.suite.numbers import Measured, all_numbers, spearman_measured
 from fastadv.evaluation.suite.parts import _GEOMETRY
 from fastadv.evaluation.suite.report import write_evaluation
 from fastadv.evaluation.suite.rows import of_text_rows
+from fastadv.evaluation.suite.schema import FORMAT, OF_RMS, Quantity, System
 from fastadv.evaluation.text.rows import write_rows
 from fastadv.evaluation.text.run import rows_files
-from fastadv.evaluation.text_report.report import json_ready
 from fastadv.evaluation.text_report.report import write_report as write_text_attack
 from fastadv.evaluation.vectors.geometry_of_models import write_geometry
+from fastadv.files.json_file import json_ready
 from tests.evaluation.attacked_rows import LABELS, drawn_rows
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0)
@@ -135,12 +136,13 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
             measured.append(spearman_measured(Quantity("sts", name, "spearman"), model, scores, human))
         measured.append(Measured(Quantity("transfer", "MR", "accuracy"), model, None, why="no such folder"))
         for epsilon in (0.1, 0.2, 0.4):
-            quantity = Quantity("embeddings", "held-out", "retrieval@1", epsilon, "%")
+            clean = Quantity("embeddings", "held-out", "retrieval@1", None, "%")
+            quantity = clean.under_attack(epsilon=epsilon, radius_unit=OF_RMS)
             rows = 100.0 * (rng.random(200) < 0.85 - epsilon + 0.05 * (i // num_seeds))
             measured.append(Measured(quantity, model, rows.mean(), num=200, rows=rows, is_binary=True))
         for key, value in (("alignment", 0.2), ("uniformity", -3.0)):
             draws = value + 0.02 * rng.normal(size=NUM_RESAMPLES)
-            quantity = Quantity("geometry", "STS-B", key, None, *_GEOMETRY[key])
+            quantity = Quantity("geometry", "STS-B", key, None, "", _GEOMETRY[key])
             measured.append(
                 Measured(
                     quantity, model, value + 0.01 * i, *(value + 0.01 * i + d for d in (-0.04, 0.04)), 200, draws=draws
@@ -149,28 +151,9 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
         rows_of[model] = drawn_rows(num_rows, seed + i)
         measured += of_text_rows("text-deepwordbug", "demo:imdb", model, rows_of[model])
     named = [System(name, tuple(models[i * num_seeds : (i + 1) * num_seeds])) for i, name in enumerate(systems)]
-    found = all_numbers(named, measured, seed)
     parts = {"sts": "done", "embeddings": "done", "geometry": "done", "text-deepwordbug": "done", "transfer": "n/a"}
-    why = "no such folder"
-    written = {
-        "format": 1,
-        "systems": [{"name": one.name, "models": list(one.models)} for one in named],
-        "parts": {
-            name: {
-                "status": status,
-                "why": why if status == "n/a" else None,
-                "files": [],
-                "protocol": {},
-                "seconds": 1.0,
-            }
-            for name, status in parts.items()
-        },
-        "numbers": json_ready(found.numbers),
-        "differences": json_ready(found.differences),
-        "warnings": ["the folds are few"],
-        "versions": {"fastadv": "0.1.0"},
-        "seed": seed,
-    }
+    written = evaluation_record(named, measured, parts, seed)
+    written["warnings"] = ["the folds are few"]
     write_evaluation(folder, written)
     names = names_of_seeds({one.name: one.models for one in named})
     make_geometry(folder / "geometry", names, seed)
@@ -178,3 +161,23 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
     facts = {name: {"model": f"{folder}/victims/{plain_name(name)}-{i:012x}"} for i, name in enumerate(names)}
     make_text_attack(folder / "text-deepwordbug", list(facts), "deepwordbug", num_rows, seed, facts)
     return folder
+
+
+def evaluation_record(systems, measured, parts, seed=0):
+    """What evaluation.json holds of what was measured; ``parts`` are names -> status."""
+    found = all_numbers(systems, measured, seed)
+    names = names_of_seeds({one.name: one.models for one in systems})
+    owners = [(one.name, model) for one in systems for model in one.models]
+    known = {"kind": "encoder", "pooling": "mean", "max_length": 64, "fingerprint": "", "why": None}
+    of_part = {"files": [], "protocol": {}, "findings": [], "seconds": 1.0}
+    whys = {"done": None, "n/a": "no such folder"}
+    return {
+        "format": FORMAT,
+        "systems": [{"name": one.name, "models": list(one.models)} for one in systems],
+        "models": [{"model": m, "name": n, "system": s, **known} for (s, m), n in zip(owners, names)],
+        "parts": {name: {"status": status, "why": whys[status], **of_part} for name, status in parts.items()},
+        **json_ready(vars(found)),
+        "warnings": [],
+        "versions": {"fastadv": "0.1.0"},
+        "seed": seed,
+    }

@@ -79,7 +79,7 @@ def rewritten(path, change):
         ({}, "holds nothing to report on; expected at least one of metrics.jsonl"),
         ({"config.yaml": "objective: simcse"}, "holds nothing to report on"),
         ({"attack.json": "{"}, "holds nothing that can be read: attack.json could not be read"),
-        ({"evaluation.json": '{"format": 7}'}, "format 7, expected 1"),
+        ({"evaluation.json": '{"format": 7}'}, "format 7, expected 1 or 2"),
         ({"evaluation.json": "[]"}, "holds nothing that can be read"),
         ({"geometry.json": "[" * 100_000}, "holds nothing that can be read"),
         ({"text-attack.json": '{"kind": "other"}'}, "kind 'other'"),

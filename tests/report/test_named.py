@@ -82,8 +82,9 @@ def test_a_model_called_model_is_no_runs_and_other_folders_keep_their_names(tmp_
 def test_a_system_of_one_model_that_is_a_run_on_the_page_looks_like_it(tmp_path):
     folder = make_evaluation(tmp_path / "evaluation", ("simcse", "robust"), num_rows=20, num_seeds=1)
     written = json.loads((folder / "evaluation.json").read_text())
-    for system, name in zip(written["systems"], ("a", "b")):
-        system["models"] = [f"runs/{name}/model"]
+    for system, model, name in zip(written["systems"], written["models"], ("a", "b")):
+        model["model"] = f"runs/{name}/model"
+        system["models"] = [model["model"]]
     (folder / "evaluation.json").write_text(json.dumps(written))
     runs = [make_run(tmp_path / "runs" / name, 20, seed) for seed, name in enumerate("ba")]
     attack = make_embedding_attack(tmp_path / "attack", ["x", "y"], models=["runs/a/model", "runs/b/model"])
@@ -119,6 +120,37 @@ def test_names_of_two_evaluations_and_of_odd_records_stay_apart(tmp_path):
     attack = make_embedding_attack(tmp_path / "attack", ["x", "y"], models=["runs/simcse-0/model"] * 2)
     content = content_of(read_sources([folders[0], attack]))
     assert {name for key, name in series_of(content) if key == "accuracy-epsilon"} == {"x", "y"}
+
+
+def test_a_model_is_known_by_its_weights_wherever_it_lies(tmp_path):
+    folder = make_evaluation(tmp_path / "evaluation", num_rows=20, num_seeds=1)
+    written = json.loads((folder / "evaluation.json").read_text())
+    for model, fingerprint in zip(written["models"], ("01ab-23cd", "45ef")):
+        model["fingerprint"] = fingerprint
+    (folder / "evaluation.json").write_text(json.dumps(written))
+    attack = make_embedding_attack(tmp_path / "attack", ["x", "y", "z"], models=["moved/x", "moved/y", "moved/z"])
+    found = json.loads((attack / "attack.json").read_text())
+    for model, fingerprint in zip(found["models"], ("45ef", "23cd", "67")):
+        model["fingerprint"] = fingerprint
+    (attack / "attack.json").write_text(json.dumps(found))
+    content = content_of(read_sources([folder, attack]))
+    assert {name for key, name in series_of(content) if key == "accuracy-epsilon"} == {"uscal", "simcse", "z"}
+
+
+def in_the_old_form(folder):
+    """evaluation.json as format 1 had it, where models and quantities were told by their names."""
+    written = json.loads((folder / "evaluation.json").read_text())
+    for name in ("models", "quantities"):
+        del written[name]
+    (folder / "evaluation.json").write_text(json.dumps({**written, "format": 1}))
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_an_evaluation_of_earlier_versions_has_the_same_report(tmp_path, num_seeds):
+    folder = make_evaluation(tmp_path / "evaluation", num_rows=20, num_seeds=num_seeds)
+    before = content_of(read_sources([folder]))
+    in_the_old_form(folder)
+    assert content_of(read_sources([folder])) == before and any("trade-off" in chart.key for chart in before.charts)
 
 
 def test_what_is_significant_is_said_by_the_pages_names():

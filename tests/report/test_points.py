@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fastadv.evaluation.embeddings.settings import AttackSettings
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.pages.chart import CSV_COLUMNS, MAX_POINTS, Chart, Point, Series, line_series
 from fastadv.pages.drawing import chart_png, chart_svg, drawn_names
 from fastadv.pages.table import Estimate

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fastadv.errors import UserError
-from fastadv.evaluation.suite.numbers import Measured, Quantity, System, all_numbers
+from fastadv.evaluation.suite.numbers import Measured
 from fastadv.evaluation.suite.report import write_evaluation
 from fastadv.evaluation.suite.rows import of_measurement
-from fastadv.evaluation.text_report.report import json_ready
+from fastadv.evaluation.suite.schema import Quantity, System
 from fastadv.report.content import content_of
 from fastadv.report.sections.before_after_section import LOOK_BEFORE
 from fastadv.report.sections.trade_off_section import shared_radii
 from fastadv.report.sources import read_sources
-from tests.report.made import make_embedding_attack, make_evaluation, make_run, make_text_attack
+from tests.report.made import evaluation_record, make_embedding_attack, make_evaluation, make_run, make_text_attack
 
 SYSTEMS = (System("simcse", ("a",)), System("uscal", ("b",)))
 
@@ -33,12 +33,8 @@ def trade_off(*folders):
 
 def write_measured(folder, measured):
     """evaluation.json of these numbers alone."""
-    found = all_numbers(SYSTEMS, measured)
-    parts = {one.quantity.part: {"status": "done", "why": None, "files": [], "protocol": {}} for one in measured}
-    systems = [{"name": one.name, "models": list(one.models)} for one in SYSTEMS]
-    record = {"format": 1, "systems": systems, "parts": parts, "warnings": [], "versions": {}, "seed": 0}
-    record |= {"numbers": json_ready(found.numbers), "differences": json_ready(found.differences)}
-    write_evaluation(folder, record)
+    parts = {one.quantity.part: "done" for one in measured}
+    write_evaluation(folder, evaluation_record(SYSTEMS, measured, parts))
     return folder
 
 
@@ -79,11 +75,10 @@ def test_an_attack_on_texts_is_set_against_accuracy_and_success_is_better_lower(
 
 
 def test_adversarial_sts_is_set_against_its_own_pairs_and_fooled_is_better_lower(tmp_path):
-    base = Quantity("adv-sts", "STS-B pairs", "fooled", None, "%", "lower")
-    high = base._replace(unit="x 100", better="higher")
-    measured = of_both(base, 40.0, 30.0)
-    measured += of_both(high._replace(metric="spearman"), 81.0, 82.0)
-    measured += of_both(high._replace(metric="spearman under attack"), 50.0, 60.0)
+    clean = Quantity("adv-sts", "STS-B pairs", "spearman")
+    measured = of_both(clean.under_attack(metric="fooled", unit="%", better="lower"), 40.0, 30.0)
+    measured += of_both(clean, 81.0, 82.0)
+    measured += of_both(clean.under_attack(metric="spearman under attack"), 50.0, 60.0)
     measured += of_both(Quantity("sts", "STS-B", "spearman"), 77.0, 78.0)
     charts, _ = trade_off(write_measured(tmp_path / "e", measured))
     assert len(charts) == 2
@@ -97,7 +92,7 @@ def test_adversarial_sts_is_set_against_its_own_pairs_and_fooled_is_better_lower
 
 def test_what_neither_side_is_better_of_says_so(tmp_path):
     measured = of_both(Quantity("sts", "STS-B", "spearman"), 77.0, 78.0)
-    measured += of_both(Quantity("embeddings", "s", "mean cosine", 0.5, "", None), 0.2, 0.3)
+    measured += of_both(Quantity("embeddings", "s", "mean cosine", None, "", None).under_attack(epsilon=0.5), 0.2, 0.3)
     ((chart,), table) = (lambda found: (list(found[0].values()), found[1]))(
         trade_off(write_measured(tmp_path / "e", measured))
     )
@@ -175,7 +170,7 @@ def test_attacks_of_other_radii_and_systems_without_a_clean_number_are_not_left_
     charts, table = trade_off(*folders)
     assert [[one.name for one in chart.series] for chart in charts.values()] == [["first"], ["second"]]
     assert [row[0] for row in table.rows] == ["first", "second"]
-    quantity = Quantity("embeddings", "held-out", "retrieval@1", 0.1, "%")
+    quantity = Quantity("embeddings", "held-out", "retrieval@1", None, "%").under_attack(epsilon=0.1)
     clean = Quantity("sts", "STS-B", "spearman")
     measured = [*of_both(quantity, 80.0, 70.0), Measured(clean, "a", 75.0, 74.0, 76.0, 9)]
     measured.append(Measured(clean, "b", None, why="no such file"))

@@ -169,8 +169,8 @@ class Measuring:
         self._keep(found.measured, model.model)
 
     def _embeddings(self) -> None:
+        from fastadv.config.embedding_attack import AttackSettings
         from fastadv.config.schema import EvaluationConfig
-        from fastadv.evaluation.embeddings.settings import AttackSettings
         from fastadv.evaluation.suite.attacks import EmbeddingPart
         from fastadv.evaluation.text.attacked_data import AttackedData
 

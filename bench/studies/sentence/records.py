@@ -92,7 +92,7 @@ def read_record(folder: Path) -> Optional[Record]:
                 kept = {
                     n: unpacked(arrays[f"{n}-{number}"], entry[f"{n}_range"]) for n in _ARRAYS if f"{n}_range" in entry
                 }
-                quantity = Quantity(*entry["quantity"])
+                quantity = Quantity.of(entry["quantity"])
                 plain = {n: entry[n] for n in ("value", "low", "high", "num", "why", "is_binary")}
                 measured[quantity] = Measured(quantity, model, **plain, over=tuple(entry["over"]), **kept)
         return Record(values["name"], values["seed"], measured, values["facts"])

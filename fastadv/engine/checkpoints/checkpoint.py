@@ -75,6 +75,10 @@ class Position:
     num_scores_since_best: int = 0
     """dev scores since the best one"""
 
+    def is_out_of_patience(self, patience: int | None) -> bool:
+        """Whether ``patience`` dev scores (``dev.patience``) were no better than the best."""
+        return patience is not None and self.num_scores_since_best >= patience
+
 
 @dataclass
 class RunIdentity:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.inner_loss import kept_buffers
 from fastadv.objectives.base import Keys, Views
@@ -41,7 +42,7 @@ def free_loss(
     parameters = [p for module in (encoder, objective) for p in module.parameters() if p.requires_grad]
     # At ZeRO stage 3 a parameter is whole where a pass runs forward or backward, and nowhere else takes a gradient. So
     # the last pass leaves its one backward to the engine, and what the others found arrives with it.
-    keeps_last = step.graphs_serve_once
+    keeps_last = is_cut_up(encoder)
     num_passes = step.search.num_steps
     shared = replace(
         views,

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fastadv.config.schema import PerturbationConfig
 from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.average import AverageModel
 from fastadv.engine.step.batch_search import BatchSearch
 from fastadv.engine.step.compiled_passes import CompiledPasses
@@ -37,6 +38,7 @@ from fastadv.engine.step.row_watch import RowWatch
 from fastadv.engine.step.variant_passes import joined, joined_variants
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Keys, Objective, SecondViews, Views
+from fastadv.objectives.terms import logged_name
 from fastadv.perturbation import AdaptiveReuse, EtaTable, NonFiniteGradient, Perturbation, Search
 
 _MOST_JOINT_TOKENS = 1024
@@ -61,17 +63,16 @@ class Step(nn.Module):
         second: the second encoder, for an objective with ``Needs.second_network``.
         on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
         search: how a perturbation moves; None: the shipped search.
+        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
 
     Attributes:
         metrics: of the last forward, by name: detached scalar tensors, logged as means over ranks.
         whole: the last forward's batch over all ranks.
-        compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         is_skipped: whether the last forward met a non-finite inner gradient under ``on_nonfinite: skip``; its loss
             must not be stepped on.
         fault: what it met then.
         watch: the last forward's vectors, and which of them went wrong.
         clock: times the search and z_adv's pass, where one is given.
-        graphs_serve_once: whether no gradient may be taken through a graph that another will be taken through.
         average: of encoder and classifier over steps, for an objective that uses it, else None.
     """
 
@@ -87,6 +88,7 @@ class Step(nn.Module):
         second: Optional[nn.Module] = None,
         on_nonfinite: Literal["raise", "skip"] = "raise",
         search: Search | None = None,
+        compute_dtype: Optional[torch.dtype] = None,
     ):
         super().__init__()
         if (detection is None) != (objective.needs.detection is None):
@@ -106,8 +108,7 @@ class Step(nn.Module):
         self.fault: Optional[NonFiniteGradient] = None
         self.watch = RowWatch()
         self.clock = no_clock
-        self.graphs_serve_once = False
-        self.compute_dtype: Optional[torch.dtype] = None
+        self.compute_dtype = compute_dtype
         self.whole: Optional[GlobalBatch] = None
         self._micro_batch_size = micro_batch_size
         self.search: Optional[BatchSearch] = None
@@ -144,7 +145,7 @@ class Step(nn.Module):
                 encoders = [e for e in (self.encoder, of_detection, self.second) if e is not None]
                 inside = [stack.enter_context(encoder.computing_in(self.compute_dtype)) for encoder in encoders]
             loss, terms = self._loss(batch, self._pieces(batch, inside))
-        self.metrics.update(loss=loss.detach(), **terms)
+        self.metrics.update(loss=loss.detach(), **{logged_name(name): value for name, value in terms.items()})
         return loss
 
     def _pieces(self, batch: PackedBatch, inside: list) -> list[MicroBatch]:
@@ -312,7 +313,7 @@ class Step(nn.Module):
         # keep none.
         is_as_inner = self._is_frozen or piece.has_no_dropout
         keeps_graph = piece.is_only and self._passes is None and self.encoder.keeps_activations
-        keeps_graph = keeps_graph and not self.graphs_serve_once
+        keeps_graph = keeps_graph and not is_cut_up(self.encoder)
         has_graph = keeps_graph and is_as_inner and x.requires_grad and piece.pooled is not None
         at_clean = partial(inner_loss.gradient_at_clean, x, piece.pooled) if has_graph else None
         return self.search.search(x, inner_loss.batch, inner_loss, at_clean)

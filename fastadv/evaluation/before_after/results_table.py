@@ -3,18 +3,16 @@
 from typing import List
 
 from fastadv.evaluation.before_after.misspelling import WORD_SHARE
+from fastadv.pages.text_table import aligned
 
 _HEADER = ("", "before", "after", "change", "95 % interval")
 
 
 def text_table(results: dict) -> str:
     """Aligned lines; ``results`` is what :func:`fastadv.evaluation.before_after.before_after.compare` gives."""
-    cells = [_HEADER, *(_cells(row) for row in results["rows"])]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
-    lines = [caption(results)]
-    for name, *numbers in cells:
-        lines.append("  ".join([name.ljust(widths[0]), *(n.rjust(w) for n, w in zip(numbers, widths[1:]))]).rstrip())
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in results.get("warnings", []))])
+    table = aligned([_HEADER, *(_cells(row) for row in results["rows"])])
+    warnings = [f"warning: {warning}" for warning in results.get("warnings", [])]
+    return "\n".join([caption(results), table, *warnings])
 
 
 def markdown_table(results: dict) -> str:

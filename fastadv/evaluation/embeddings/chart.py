@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from fastadv.pages.style import PANEL_SIZE, PRINT, STYLE, frame
+from fastadv.pages.png import png_figure
+from fastadv.pages.style import PANEL_SIZE, PRINT, frame
 
 COLOURS = ("#0b6e8a", "#8a6d3b", "#7a4b8c", "#3d7a45", "#b0493a", "#5c6675")
 MARKERS = "osD^vP"
@@ -18,20 +16,15 @@ _MIN_LABEL_GAP = 0.07
 
 
 def attack_curves_png(results: dict, path: Path) -> None:
-    """Draws what `fastadv.evaluation.embeddings.report.report` gives, 150 dots an inch."""
+    """Draws what `fastadv.evaluation.embeddings.report.report` gives."""
     panels = [("accuracy", "accuracy under attack")]
     if all("distance_cosine" in row for model in results["models"] for row in model["epsilons"]):
         panels.append(("distance_cosine", "distance of the vectors, 1 − cos"))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1] + 0.3), layout="constrained")
-        figure.set_facecolor("white")
+    with png_figure(path, PANEL_SIZE[0] * len(panels), PANEL_SIZE[1] + 0.3) as figure:
         for axes, (key, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, results, key, title)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
-        FigureCanvasAgg(figure)
-        # Date-free, so that equal results give equal bytes.
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
 def _draw(axes: Axes, results: dict, key: str, title: str) -> None:

@@ -14,16 +14,15 @@ from typing import Dict, Iterator, List, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
+from fastadv.config.embedding_attack import APGD_FIRST_STEP, DEFAULT_BATCH_SIZE, ONE_STEP, PGD_TRAVEL, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.evaluation.embeddings.classifier_attack import (
-    DEFAULT_BATCH_SIZE,
     ClassifierUnderAttack,
     Texts,
     search,
     with_rows,
 )
 from fastadv.evaluation.embeddings.search import Found, Radius, Target, attacking
-from fastadv.evaluation.embeddings.settings import APGD_FIRST_STEP, ONE_STEP, PGD_TRAVEL, AttackSettings
 from fastadv.perturbation.ball import entries_root, sentence_rms
 
 MAX_VANISHED = 0.01

@@ -15,33 +15,27 @@ Shapes: ``N`` texts, ``K`` radii, ``D`` hidden size.
 """
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fastadv.config.embedding_attack import DEFAULT_BATCH_SIZE, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.search import SEARCHES, Found, Radius, Target, attacking
-from fastadv.evaluation.embeddings.settings import AttackSettings
-
-DEFAULT_BATCH_SIZE = 32
 
 Part = Dict[str, np.ndarray]
 """what one radius gave, or the clean pass: one value a text by name"""
 
 
-class Parts(Protocol):
-    """Keeps finished parts, so that a stopped attack goes on from them."""
-
-    def load(self, number: int) -> Optional[Part]:
-        """Radius ``number``'s part, -1 being the clean pass; None where it is not finished."""
-
-    def save(self, number: int, part: Part) -> None: ...
+def not_kept(number: int, make: Callable[[], Part]) -> Part:
+    """Makes part ``number``, and keeps nothing."""
+    return make()
 
 
 @dataclass(frozen=True)
@@ -151,16 +145,16 @@ def attack_classifier(
     transfer_from=None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     progress: bool = False,
-    parts: Optional[Parts] = None,
+    kept: Callable[[int, Callable[[], Part]], Part] = not_kept,
 ) -> ClassifierUnderAttack:
     """Attacks every text at every radius; see the module.
 
     Args:
         classifier: has ``encoder``, ``head`` and ``label_map``.
         transfer_from: another classifier of the same shape; perturbations found on it are tried on this one too.
-        batch_size: texts a pass. It has no say in the result, but for rounding.
+        batch_size: texts a pass. It has no effect on the result, but for rounding.
         progress: show a bar a radius.
-        parts: keeps finished radii; None: nothing is kept.
+        kept: gives part ``number`` (a radius; -1 is the clean pass), which it makes where it has none.
 
     Raises:
         UserError: labels the model does not know, a model that does not fit, or logits that are not finite.
@@ -171,11 +165,11 @@ def attack_classifier(
     texts = Texts(classifier, data, batch_size)
     source = None if transfer_from is None else labels_of(transfer_from, data)
     with attacking(*models):
-        clean = _kept(parts, -1, lambda: _clean(classifier, texts))
+        clean = kept(-1, lambda: _clean(classifier, texts))
         is_right, found = clean["is_right"], []
         for number, epsilon in enumerate(settings.epsilons):
             attack = _Attack(classifier, texts, settings, epsilon, clean["vectors"], transfer_from, source, progress)
-            found.append(_kept(parts, number, lambda attack=attack, is_right=is_right: attack.run(is_right)))
+            found.append(kept(number, lambda attack=attack, is_right=is_right: attack.run(is_right)))
             is_right = found[-1]["is_right"]
     stacked = {name: np.stack([part[name] for part in found]) for name in found[0]}
     return ClassifierUnderAttack(
@@ -190,15 +184,6 @@ def attack_classifier(
         distance_l2=stacked.get("distance_l2"),
         distance_cosine=stacked.get("distance_cosine"),
     )
-
-
-def _kept(parts: Optional[Parts], number: int, make: Callable[[], Part]) -> Part:
-    part = None if parts is None else parts.load(number)
-    if part is None:
-        part = make()
-        if parts is not None:
-            parts.save(number, part)
-    return part
 
 
 def _clean(classifier, texts: Texts) -> Part:

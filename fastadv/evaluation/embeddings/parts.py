@@ -1,20 +1,21 @@
-"""Where attacks leave what is finished: files named by a hash of all that has a say in them, and that hash."""
+"""Where attacks leave what is finished: files named by a hash of all that has an effect on them, and that hash."""
 
 import hashlib
 import json
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import Part
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.hashes import digest_of
 
 # Part of every key: raise it when the same settings would give other numbers.
 PARTS_VERSION = 1
@@ -26,18 +27,18 @@ RECONSTRUCT_FILES = ("reconstruct.json", "reconstruct.csv", "reconstruct.html")
 
 
 DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
-"""what a file of arrays that is not there, or not whole, ends in: it is made anew"""
+"""what a file of arrays that is not there, or not whole, ends in: it is made again"""
 
 
 class FolderOfParts:
-    """Finished parts of one model's attack, as .npz files; see `fastadv.evaluation.embeddings.classifier_attack.Parts`.
+    """Finished parts of one model's attack, as .npz files.
 
     Args:
         folder: shared by models and settings.
-        inputs: what has a say beside the settings.
+        inputs: what has an effect besides the settings.
     """
 
-    def __init__(self, folder: Path, inputs: Sequence[Optional[str]], settings: AttackSettings):
+    def __init__(self, folder: Path, inputs: Sequence[str | None], settings: AttackSettings):
         self._folder, self._inputs, self._settings = folder, list(inputs), settings
         folder.mkdir(exist_ok=True)
 
@@ -54,22 +55,22 @@ class FolderOfParts:
             key = ["checks" if which == "checks" else "radius", self._inputs, settings]
         return part_path(self._folder, key, "json" if which == "checks" else "npz")
 
-    def load(self, number: int) -> Optional[Part]:
+    def __call__(self, number: int, make: Callable[[], Part]) -> Part:
+        """Part ``number``; made and kept where it is not there, or damaged."""
+        path = self.path(number)
         try:
-            with np.load(self.path(number), allow_pickle=False) as arrays:
+            with np.load(path, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
         except DAMAGED:
-            return None
-
-    def save(self, number: int, part: Part) -> None:
-        with written_aside(self.path(number)) as aside, aside.open("wb") as file:
-            np.savez(file, **part)
+            part = make()
+            with written_aside(path) as aside, aside.open("wb") as file:
+                np.savez(file, **part)
+            return part
 
 
 def part_path(folder: Path, key: list, ending: str) -> Path:
-    """The file of the part that ``key``, plain values of all that has a say in it, makes."""
-    digest = hashlib.blake2b(json.dumps([PARTS_VERSION, *key], sort_keys=True).encode(), digest_size=16).hexdigest()
-    return folder / f"{digest}.{ending}"
+    """The file of the part that ``key``, plain values of all that has an effect on it, makes."""
+    return folder / f"{digest_of([PARTS_VERSION, *key])}.{ending}"
 
 
 def hash_of_weights(module: nn.Module) -> str:

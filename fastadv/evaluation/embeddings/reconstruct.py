@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fastadv.config.embedding_attack import DEFAULT_BATCH_SIZE, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.classifier_attack import DEFAULT_BATCH_SIZE, Texts, search
+from fastadv.evaluation.embeddings.classifier_attack import Texts, search
 from fastadv.evaluation.embeddings.search import Target, attacking
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.objectives.classes.rar import Reconstructor
 
 RECONSTRUCTOR_FILE = "reconstructor.safetensors"

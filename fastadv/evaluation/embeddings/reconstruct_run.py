@@ -5,9 +5,7 @@ the reconstructed text, tokenised anew. How often that happens is told beside ho
 by class: destroying a text fools a model too.
 """
 
-import csv
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
@@ -26,13 +24,17 @@ from fastadv.evaluation.embeddings.reconstruct import (
     reconstruct,
 )
 from fastadv.evaluation.embeddings.reconstruct_page import page
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.embeddings.run import AttackOnClassifiers
+from fastadv.evaluation.model_run import kept_json
 from fastadv.evaluation.text.attacked_data import hash_of_texts
+from fastadv.evaluation.versions import versions
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
 from fastadv.pages.shown_text import num_changed, word_changes
+from fastadv.pages.text_table import aligned
 
-_NO_SAY = ("epsilons", "measure_distances")
+_WITHOUT_EFFECT = ("epsilons", "measure_distances")
 """settings that no text depends on: a radius is attacked by itself"""
 
 MAX_WORDS = 2
@@ -85,9 +87,8 @@ class ReconstructRun(AttackOnClassifiers):
     def describe(self) -> str:
         """What would be done, in a line."""
         maker = self.transfer_from or "each model itself"
-        some = "all" if self.data.max_texts is None else f"at most {self.data.max_texts:,}"
         return (
-            f"would make adversarial text of {some} texts of {self.data.source} ({self.data.split}) by {maker}, "
+            f"would make adversarial text of {self.data.words} by {maker}, "
             f"{self.settings.norm} radii {', '.join(f'{e:g}' for e in self.settings.epsilons)}, and try it on "
             f"{', '.join(self.models)}; into {self.out}"
         )
@@ -96,8 +97,7 @@ class ReconstructRun(AttackOnClassifiers):
         """Makes the texts, tries them and writes the files; returns what is in ``reconstruct.json``."""
         self.check()
         data, rows = self.data.read()
-        out = Path(self.out).expanduser()
-        (out / "parts").mkdir(parents=True, exist_ok=True)
+        out = self.opened_folder()
         other = self.transfer_from
         shared = None if other is None else self._make(other, self.load(other), data, out, progress)
         examples: List[Example] = []
@@ -128,35 +128,31 @@ class ReconstructRun(AttackOnClassifiers):
         from fastadv.encoder.weights.source import find_model
 
         reconstructor = load_reconstructor(find_model(model).location, classifier.encoder)
-        settings = {name: value for name, value in self.settings.as_dict().items() if name not in _NO_SAY}
+        settings = {name: value for name, value in self.settings.as_dict().items() if name not in _WITHOUT_EFFECT}
         inputs = [fingerprint(classifier), None if reconstructor is None else hash_of_weights(reconstructor)]
         made: Dict[float, List[TextPair]] = {}
         for epsilon in self.settings.epsilons:
             path = part_path(out / "parts", ["reconstruct", *inputs, hash_of_texts(data), settings, epsilon], "json")
-            try:
-                texts = [(first, second) for first, second in json.loads(path.read_text(encoding="utf-8"))]
-            except (OSError, ValueError, TypeError):
-                texts = reconstruct(
+            texts = kept_json(
+                path,
+                lambda epsilon=epsilon: reconstruct(
                     classifier, data, self.settings, epsilon, reconstructor, self.batch_size, progress=progress
-                )
-                with written_aside(path) as aside:
-                    aside.write_text(json.dumps(texts) + "\n", encoding="utf-8")
-            made[epsilon] = texts
+                ),
+            )
+            made[epsilon] = [(first, second) for first, second in texts]
         return _Made(detokenized(classifier, data), made, reconstructor is not None)
 
     def _write(self, out: Path, written: dict, examples: List[Example]) -> None:
-        with written_aside(out / "reconstruct.csv") as aside, aside.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            columns = [*Example.__dataclass_fields__]
-            writer.writerow([*columns, "num_words", "num_words_changed"])
-            for example in examples:
-                values = [getattr(example, column) for column in columns]
-                shown = [int(value) if isinstance(value, bool) else value for value in values]
-                writer.writerow([*shown, example.num_words, example.num_words_changed])
+        columns = [field.name for field in fields(Example)]
+        lines = []
+        for example in examples:
+            values = [getattr(example, column) for column in columns]
+            shown = [int(value) if isinstance(value, bool) else value for value in values]
+            lines.append([*shown, example.num_words, example.num_words_changed])
+        write_csv(out / "reconstruct.csv", [*columns, "num_words", "num_words_changed"], lines)
         with written_aside(out / "reconstruct.html") as aside:
             aside.write_text(page(written, examples), encoding="utf-8")
-        with written_aside(out / "reconstruct.json") as aside:
-            aside.write_text(json.dumps(written, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(out / "reconstruct.json", written)
 
 
 @dataclass(frozen=True)
@@ -241,18 +237,14 @@ def _share(count: int, total: int) -> Optional[float]:
 def reconstruct_table(results: dict) -> str:
     """Aligned lines, a model and radius a line."""
     head = ("", "epsilon", "attacked", "fooled", f"by <= {MAX_WORDS} words", f"by <= {MAX_SHARE:.0%}", "words changed")
-    lines = [head]
+    lines: List[Sequence[str]] = [head]
     for model in results["models"]:
         for row in model["epsilons"]:
             shares = (row[name] for name in ("success", "success_few_words", "success_small_share"))
             changed = _percent(row["share_of_words_changed"])
             cells = [model["name"], f"{row['epsilon']:g}", f"{row['num_attacked']:,}", *map(_percent, shares), changed]
-            lines.append(tuple(cells))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:]))]).rstrip()
-        for name, *cells in lines
-    )
+            lines.append(cells)
+    return aligned(lines)
 
 
 def _percent(share: Optional[float]) -> str:

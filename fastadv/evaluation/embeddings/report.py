@@ -4,8 +4,6 @@ Intervals are 95 % by the bootstrap over texts (``intervals.py``); models of one
 so that their difference has a paired one.
 """
 
-import csv
-import platform
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
@@ -22,6 +20,8 @@ from fastadv.evaluation.intervals import (
     resample_counts,
     statistic_interval,
 )
+from fastadv.files.csv_file import write_csv
+from fastadv.pages.text_table import aligned
 
 _ROWS = (
     ("accuracy", "accuracy", ".3f"),
@@ -121,12 +121,7 @@ def text_table(results: dict) -> str:
             cells = [model["epsilons"][number].get(key) for model in models]
             if all(cell is not None for cell in cells):
                 lines.append([f"{label}, epsilon {epsilon:g}", *(_cell(cell, form) for cell in cells)])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    table = [
-        "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:]))]).rstrip()
-        for name, *cells in lines
-    ]
-    return "\n".join([caption(results), *table])
+    return f"{caption(results)}\n{aligned(lines)}"
 
 
 def warning_lines(results: dict) -> List[str]:
@@ -151,7 +146,7 @@ def _cell(interval: Dict[str, Optional[float]], form: str = ".3f") -> str:
     return f"{interval['value']:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
 
 
-def write_csv(
+def write_rows(
     path: Path, results: Dict[str, ClassifierUnderAttack], label_maps: Dict[str, LabelMap], rows: Sequence[int]
 ) -> None:
     """One line a model and text.
@@ -162,31 +157,14 @@ def write_csv(
     first = next(iter(results.values()))
     distances = [name for name in ("distance_l2", "distance_cosine") if getattr(first, name) is not None]
     columns = [f"{name}@{epsilon:g}" for name in distances for epsilon in first.settings.epsilons]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "row", "label", "predicted", "is_right_clean", "fooling_epsilon", *columns])
-        for name, result in results.items():
-            names, fooled = label_maps[name].names, result.fooling_epsilon
-            measured = [getattr(result, column)[k] for column in distances for k in range(len(first.settings.epsilons))]
-            for text, row in enumerate(rows):
-                # Never fooled: empty.
-                epsilon = f"{fooled[text]:g}" if np.isfinite(fooled[text]) else ""
-                labels = names[result.labels[text]], names[result.predicted[text]]
-                numbers = [f"{values[text]:.6g}" for values in measured]
-                writer.writerow([name, row, *labels, int(result.is_right_clean[text]), epsilon, *numbers])
-
-
-def versions() -> Dict[str, str]:
-    """Of what computed the numbers."""
-    import torch
-    import transformers
-
-    from fastadv import __version__
-
-    return {
-        "fastadv": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "numpy": np.__version__,
-    }
+    lines = []
+    for name, result in results.items():
+        names, fooled = label_maps[name].names, result.fooling_epsilon
+        measured = [getattr(result, column)[k] for column in distances for k in range(len(first.settings.epsilons))]
+        for text, row in enumerate(rows):
+            # Never fooled: empty.
+            epsilon = f"{fooled[text]:g}" if np.isfinite(fooled[text]) else ""
+            labels = names[result.labels[text]], names[result.predicted[text]]
+            numbers = [f"{values[text]:.6g}" for values in measured]
+            lines.append([name, row, *labels, int(result.is_right_clean[text]), epsilon, *numbers])
+    write_csv(path, ["model", "row", "label", "predicted", "is_right_clean", "fooling_epsilon", *columns], lines)

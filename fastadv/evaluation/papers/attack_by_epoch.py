@@ -4,21 +4,17 @@ Every point is the report of one attack (``text-attack.json``) on the model of o
 line, reports of models trained without the defence make dashed ones.
 """
 
-import csv
-import json
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from fastadv.config.text_attack import CAPS
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
 from fastadv.evaluation.text_report.page import recipe_name
-from fastadv.evaluation.text_report.rates import CAPS
-from fastadv.files.atomic_file import written_aside
-from fastadv.pages.style import PRINT, STYLE, frame
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import read_json
+from fastadv.pages.png import png_figure
+from fastadv.pages.style import PRINT, frame
 
 REPORT = "text-attack.json"
 
@@ -66,7 +62,7 @@ def read_point(folder: str, series: Optional[str], epoch: Optional[float], cap: 
     """
     path = Path(folder).expanduser() / REPORT
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = read_json(path)
         rates = report["models"][0]["rates"]
         success, accuracy = rates["success"][cap], rates["accuracy"]["value"]
         recipe = recipe_name(report["protocol"])
@@ -119,26 +115,22 @@ def _words(success: dict) -> str:
 def write_epochs(out: Path, points: Sequence[EpochPoint], cap: str = CAPS[0].name) -> None:
     """``attack-by-epoch.csv`` and ``.png`` in the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    with written_aside(out / "attack-by-epoch.csv") as aside, aside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["series", "epoch", "cap", "success", "low", "high", "succeeded", "attacked", "accuracy", "run"]
-        )
-        for point in points:
-            bounds = [point.success[end] for end in ("value", "low", "high")] + [point.accuracy]
-            value, low, high, accuracy = ("" if bound is None else f"{bound:.6g}" for bound in bounds)
-            place = [point.series, "" if point.epoch is None else f"{point.epoch:g}", cap, value, low, high]
-            writer.writerow([*place, point.success["count"], point.success["total"], accuracy, point.folder])
-    with written_aside(out / "attack-by-epoch.png") as aside:
-        epochs_png(aside, points, cap)
+    columns = ["series", "epoch", "cap", "success", "low", "high", "succeeded", "attacked", "accuracy", "run"]
+    rows = []
+    for point in points:
+        bounds = [point.success[end] for end in ("value", "low", "high")] + [point.accuracy]
+        value, low, high, accuracy = (None if bound is None else f"{bound:.6g}" for bound in bounds)
+        place = [point.series, None if point.epoch is None else f"{point.epoch:g}", cap, value, low, high]
+        rows.append([*place, point.success["count"], point.success["total"], accuracy, point.folder])
+    write_csv(out / "attack-by-epoch.csv", columns, rows)
+    epochs_png(out / "attack-by-epoch.png", points, cap)
 
 
 def epochs_png(path: Path, points: Sequence[EpochPoint], cap: str = CAPS[0].name) -> None:
-    """A line with its band a series; baselines dashed, in their series' colour. 150 dots an inch."""
+    """A line with its band a series; baselines dashed, in their series' colour."""
     words = next(one.words for one in CAPS if one.name == cap)
     names = list(dict.fromkeys(point.series for point in points))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained", facecolor="white")
+    with png_figure(path, 6.4, 4.0) as figure:
         axes = figure.subplots()
         frame(axes, f"success of attacks by epoch, {words}", "epoch", PRINT)
         axes.set_ylabel("texts fooled of those attacked, %", color=PRINT.muted)
@@ -160,5 +152,3 @@ def epochs_png(path: Path, points: Sequence[EpochPoint], cap: str = CAPS[0].name
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         if names:
             figure.legend(loc="outside upper center", ncols=min(3, len(names)), frameon=False)
-        FigureCanvasAgg(figure)
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})

@@ -10,19 +10,19 @@ first. Of two classes this is the paper's: one negative text for all positive on
 Small is good for MSE and KL of positive pairs and for CTR, large for negative pairs.
 """
 
-import csv
-import json
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.intervals import value_interval
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow, read_rows
 from fastadv.evaluation.vectors.classifier_vectors import Classified, classified
-from fastadv.files.atomic_file import written_aside
+from fastadv.evaluation.versions import versions
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
+from fastadv.pages.text_table import aligned
 
 MAX_PAIRS = 1000
 TEMPERATURE = 1.0
@@ -170,11 +170,7 @@ def pair_table(record: dict) -> str:
         lines.append([f"{words} {arrow}", *(_cell(model[quantity]) for model in models)])
     for key, words in (("accuracy", "right on the text ↑"), ("accuracy_adversarial", "right on the attacked text ↑")):
         lines.append([words, *(f"{model[key]:.1%}" for model in models)])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:]))]).rstrip()
-        for name, *cells in lines
-    )
+    return aligned(lines)
 
 
 def _cell(interval: Optional[dict]) -> str:
@@ -186,13 +182,11 @@ def _cell(interval: Optional[dict]) -> str:
 def write_pairs_record(record: dict, out: Path) -> None:
     """``pair-distances.json`` and ``.csv`` in the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    with written_aside(out / "pair-distances.csv") as aside, aside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "quantity", "value", "low", "high"])
-        for model in record["models"]:
-            for quantity in QUANTITIES:
-                interval = model[quantity] or {"value": None, "low": None, "high": None}
-                cells = ("" if interval[end] is None else f"{interval[end]:.6g}" for end in ("value", "low", "high"))
-                writer.writerow([model["name"], quantity, *cells])
-    with written_aside(out / "pair-distances.json") as aside:
-        aside.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    rows = []
+    for model in record["models"]:
+        for quantity in QUANTITIES:
+            interval = model[quantity] or {"value": None, "low": None, "high": None}
+            ends = (interval[end] for end in ("value", "low", "high"))
+            rows.append([model["name"], quantity, *(None if end is None else f"{end:.6g}" for end in ends)])
+    write_csv(out / "pair-distances.csv", ["model", "quantity", "value", "low", "high"], rows)
+    write_json(out / "pair-distances.json", record)

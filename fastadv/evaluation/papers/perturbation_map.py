@@ -6,26 +6,23 @@ lays them out on a plane for each model by itself: it keeps neighbours, not dist
 fickle) and d(x, obstinate) stand beside it, with the share of texts whose obstinate text is the further one.
 """
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.variants.substitution import antonym_draw, draw_seed, synonym_draw
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.intervals import value_interval
 from fastadv.evaluation.vectors.classifier_vectors import classified
-from fastadv.files.atomic_file import written_aside
-from fastadv.pages.style import PRINT, STYLE
+from fastadv.evaluation.versions import versions
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
+from fastadv.pages.png import png_figure
+from fastadv.pages.style import PRINT
 
 KINDS = ("original", "fickle", "obstinate")
 MAX_TEXTS = 500
@@ -163,28 +160,23 @@ def map_table(record: dict) -> str:
 def write_map(out: Path, record: dict, points: Dict[str, np.ndarray], data: PerturbedTexts) -> None:
     """``perturbation-map.json``, ``.csv`` (a point a line) and ``.png`` in the folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    with written_aside(out / "perturbation-map.csv") as aside:
-        with aside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["model", "row", "label", "kind", "x", "y", "first", "second"])
-            for name, of_model in points.items():
-                for kind, of_kind in zip(KINDS, of_model):
-                    for number, (x, y) in enumerate(of_kind):
-                        texts = (*data.texts[kind][number], "")[:2]
-                        place = [data.rows[number], data.labels[number], kind, f"{x:.6g}", f"{y:.6g}"]
-                        writer.writerow([name, *place, *texts])
-    with written_aside(out / "perturbation-map.png") as aside:
-        map_png(aside, points)
-    with written_aside(out / "perturbation-map.json") as aside:
-        aside.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    rows = []
+    for name, of_model in points.items():
+        for kind, of_kind in zip(KINDS, of_model):
+            for number, (x, y) in enumerate(of_kind):
+                place = [data.rows[number], data.labels[number], kind, f"{x:.6g}", f"{y:.6g}"]
+                rows.append([name, *place, *(*data.texts[kind][number], "")[:2]])
+    columns = ["model", "row", "label", "kind", "x", "y", "first", "second"]
+    write_csv(out / "perturbation-map.csv", columns, rows)
+    map_png(out / "perturbation-map.png", points)
+    write_json(out / "perturbation-map.json", record)
 
 
 def map_png(path: Path, points: Dict[str, np.ndarray]) -> None:
-    """A panel a model, 150 dots an inch."""
-    with rc_context(STYLE):
-        columns = min(4, len(points))
-        lines = -(-len(points) // columns)
-        figure = Figure(figsize=(3.4 * columns + 0.4, 3.5 * lines + 0.5), layout="constrained", facecolor="white")
+    """A panel a model."""
+    columns = min(4, len(points))
+    lines = -(-len(points) // columns)
+    with png_figure(path, 3.4 * columns + 0.4, 3.5 * lines + 0.5) as figure:
         panels = figure.subplots(lines, columns, squeeze=False).ravel()
         for axes in panels[len(points) :]:
             axes.set_visible(False)
@@ -202,5 +194,3 @@ def map_png(path: Path, points: Dict[str, np.ndarray]) -> None:
                 axes.scatter(*of_kind.T, s=9, linewidths=0.7, marker=_MARKERS[kind], label=kind, zorder=2, **look)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(KINDS), frameon=False)
-        FigureCanvasAgg(figure)
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})

@@ -26,6 +26,7 @@ from unittest import mock
 
 import numpy as np
 
+from fastadv.config.text_attack import NEEDS_MLM, NEEDS_VECTORS
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_substitutes import SentenceModel, nearest_words, open_masked_lm
 from fastadv.evaluation.recipes.textattack_offline import load_textattack, no_nltk_download
@@ -43,10 +44,7 @@ _CLASSES = {
     "bert-attack": "BERTAttackLi2020",
     "a2t": "A2TYoo2021",
 }
-RECIPES = tuple(_CLASSES)
-NEEDS_VECTORS = ("textfooler", "textbugger", "a2t")
 NEEDS_ENCODER = ("textfooler", "textbugger", "bae", "bert-attack", "a2t")
-NEEDS_MLM = ("bae", "bert-attack")
 DEFAULT_ENCODER = "demo:minilm"
 # Of `DEFAULT_ENCODER` in place of the Universal Sentence Encoder, as `python -m bench.recipe_calibration`
 # prints them. A2T's encoder is of the same kind as ours, and keeps its threshold.
@@ -83,7 +81,7 @@ class Resources:
             UserError: an unknown recipe, or something it needs is absent or not fit: what, and how to get it.
         """
         if recipe not in _CLASSES:
-            raise UserError(f"recipe {recipe!r} given, expected one of {', '.join(RECIPES)}")
+            raise UserError(f"recipe {recipe!r} given, expected one of {', '.join(_CLASSES)}")
         check_attack_data(attack_data_folder(self.data_dir))
         if recipe in NEEDS_VECTORS:
             if self.word_vectors is None:
@@ -150,7 +148,7 @@ def build_recipe(name: str, model_wrapper: Any, resources: Optional[Resources] =
     It cannot travel to another process whole, as TextAttack drops sentence encoders on the way: each builds its own.
 
     Args:
-        name: one of `RECIPES`.
+        name: one of `fastadv.config.text_attack.TEXTATTACK_RECIPES`.
         model_wrapper: the victim as TextAttack sees it; ``model_folder`` of it, if any, is where it was loaded from.
 
     Raises:

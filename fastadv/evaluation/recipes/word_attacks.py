@@ -18,10 +18,8 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from fastadv.data.variants.word_sets import Word, WordSets, replaced, words_of
-from fastadv.evaluation.text.search import REMAIN, UNTARGETED, Questions, Texts, TextSearch
+from fastadv.evaluation.text.search import Questions, Texts, TextSearch
 from fastadv.evaluation.victims.text import TextVictim
-
-DEFAULT_GOALS = {"antonym": REMAIN, "negation": REMAIN, "synonym": UNTARGETED}
 
 _Place = Tuple[int, int]
 """which text of a pair, which of its words"""

@@ -1,4 +1,4 @@
-"""The part of an evaluation that attacks scored pairs of sentences (AdvSTS). See ``suite_parts.py``."""
+"""The part of an evaluation that attacks scored pairs of sentences (AdvSTS). See `fastadv.evaluation.suite.parts`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,36 +6,43 @@ from typing import Optional, Sequence
 
 from fastadv.errors import UserError
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
-from fastadv.evaluation.suite.numbers import Measured, Quantity, spearman_measured
-from fastadv.evaluation.suite.parts import Found, PartData, check_each, sha256_of, those_that_can
+from fastadv.evaluation.suite.numbers import Measured, spearman_measured
+from fastadv.evaluation.suite.parts import Found, Part, PartData, SuiteOptions, check_each, those_that_can
 from fastadv.evaluation.suite.rows import outcomes, share_measured
-from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.suite.schema import SIMILARITY, Quantity
+from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, read_rows
 from fastadv.evaluation.text.run import rows_files
 from fastadv.evaluation.text_report.report import REPORT_FILES
+from fastadv.files.hashes import sha256_of
 
 
 @dataclass(frozen=True)
-class AdvStsPart:
+class AdvStsPart(Part):
     """``fastadv evaluate adv-sts``."""
 
+    name = "adv-sts"
     data: str
     settings_of_attack: TextAttackSettings
     max_pairs: Optional[int] = None
     has_control: bool = True
-    name: str = "adv-sts"
-    version: int = 1
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        settings = options.settings_of(options.adv_sts_recipe)
+        return [cls(options.senteval, settings, options.max_pairs, options.has_control)]
 
     @property
     def seed(self) -> int:
         return self.settings_of_attack.seed
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
-        from fastadv.evaluation.text.adv_sts import RECIPES, AdvStsData
+        from fastadv.config.text_attack import ADV_STS_RECIPES
+        from fastadv.evaluation.text.adv_sts import AdvStsData
 
-        if self.settings_of_attack.recipe not in RECIPES:
-            raise UserError(f"adversarial STS takes one of {', '.join(RECIPES)}")
-        self.settings_of_attack.check()
+        if self.settings_of_attack.recipe not in ADV_STS_RECIPES:
+            raise UserError(f"adversarial STS takes one of {', '.join(ADV_STS_RECIPES)}")
+        check_settings(self.settings_of_attack)
         data = AdvStsData.read(self.data, max_pairs=self.max_pairs, seed=self.seed)
         pairs = data.pairs
         digest = sha256_of([data.rows, pairs.first, pairs.second, pairs.scores])
@@ -52,7 +59,7 @@ class AdvStsPart:
         )
 
     def settings(self) -> dict:
-        return {"attack": self.settings_of_attack.as_key(), "has_control": self.has_control, "side": "both"}
+        return {"attack": key_of(self.settings_of_attack), "has_control": self.has_control, "side": "both"}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         from fastadv.evaluation.text.adv_sts import AdvStsRun, clean_cosines
@@ -79,11 +86,12 @@ class AdvStsPart:
         paths = rows_files(out, [entry["name"] for entry in results["models"]])
         measured = []
         for model, path in zip(usable, paths):
-            rows, quantity = read_rows(path), Quantity(self.name, data.content.source, "fooled", None, "%", "lower")
-            measured.append(share_measured(quantity, model.model, outcomes(rows, SUCCEEDED)))
+            rows, clean = read_rows(path), Quantity(self.name, data.content.source, "spearman", task=SIMILARITY)
+            fooled = clean.under_attack(metric="fooled", unit="%", better="lower")
+            measured.append(share_measured(fooled, model.model, outcomes(rows, SUCCEEDED)))
             human = [float(row.label) for row in rows]
-            for metric, field in (("spearman", "score"), ("spearman under attack", "score_adversarial")):
-                of_metric = quantity._replace(metric=metric, unit="x 100", better="higher")
+            attacked = clean.under_attack(metric="spearman under attack")
+            for of_metric, field in ((clean, "score"), (attacked, "score_adversarial")):
                 if all(row.outcome == ERROR for row in rows):
                     measured.append(Measured(of_metric, model.model, None, why="every pair ended in an error"))
                     continue
@@ -91,5 +99,5 @@ class AdvStsPart:
                 scores = [float("nan") if row.outcome == ERROR else getattr(row, field) for row in rows]
                 measured.append(spearman_measured(of_metric, model.model, scores, human))
         files = [*REPORT_FILES, *(path.name for path in paths)]
-        protocol = {**self.settings(), "controls": results["findings"]}
-        return Found(measured, files, protocol, whys, baseline=usable[0].name if len(usable) > 1 else None)
+        baseline = usable[0].name if len(usable) > 1 else None
+        return Found(measured, files, self.settings(), whys, findings=results["findings"], baseline=baseline)

@@ -1,4 +1,4 @@
-"""The parts of an evaluation that attack: embeddings, texts. See ``suite_parts.py``.
+"""The parts of an evaluation that attack: embeddings, texts. See `fastadv.evaluation.suite.parts`.
 
 Numbers of single rows are read from the files that the attacks leave, so that whoever has the files has the numbers.
 """
@@ -9,24 +9,30 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
-from fastadv.evaluation.suite.numbers import Quantity
-from fastadv.evaluation.suite.parts import Found, PartData, check_each, sha256_of, those_that_can, write_json
+from fastadv.evaluation.suite.parts import Found, MissingPart, Part, PartData, SuiteOptions, check_each, those_that_can
 from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
-from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.suite.schema import ABSOLUTE, Quantity
+from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.text.run import TextAttackRun, rows_files
-from fastadv.evaluation.text_report.report import REPORT_FILES, version_of
+from fastadv.evaluation.text_report.report import REPORT_FILES
 from fastadv.evaluation.vectors.accuracy import check_finite
+from fastadv.evaluation.versions import version_of
+from fastadv.files.hashes import sha256_of
+from fastadv.files.json_file import write_json
+
+DEFAULT_RECIPES = ("pwws", "deepwordbug")
+"""of the attacks on texts"""
 
 
 class _Attacked(NamedTuple):
@@ -38,16 +44,19 @@ class _Attacked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EmbeddingPart:
+class EmbeddingPart(Part):
     """Of classifiers ``fastadv attack``; of encoders without a head the table of
     `fastadv.evaluation.before_after.before_after`."""
 
+    name = "embeddings"
     labelled: AttackedData
     settings_of_attack: AttackSettings
     of_encoders: EvaluationConfig
     batch_size: int = 32
-    name: str = "embeddings"
-    version: int = 1
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        return [cls(options.labelled, options.attack, options.of_encoders, options.batch_size)]
 
     @property
     def seed(self) -> int:
@@ -118,14 +127,16 @@ class EmbeddingPart:
         results = run.run(progress)
         found.files += ["attack.json", "attack.csv", "attack.png"]
         fooled = fooling_radii(out / "attack.csv")
-        base = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
+        clean = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
         for entry in results["models"]:
             found.warnings += [f"{entry['name']}: {warning}" for warning in entry["warnings"]]
             radii = fooled[entry["name"]]
-            # Radii as the file writes them.
-            for epsilon in (None, *(row["epsilon"] for row in entry["epsilons"])):
-                rows = 100.0 * (radii > (0.0 if epsilon is None else float(f"{epsilon:g}")))
-                found.measured.append(share_measured(base._replace(epsilon=epsilon), entry["model"], rows))
+            found.measured.append(share_measured(clean, entry["model"], 100.0 * (radii > 0.0)))
+            for epsilon in (row["epsilon"] for row in entry["epsilons"]):
+                attacked = clean.under_attack(epsilon=epsilon, radius_unit=ABSOLUTE)
+                # Radii as the file writes them.
+                rows = 100.0 * (radii > float(f"{epsilon:g}"))
+                found.measured.append(share_measured(attacked, entry["model"], rows))
 
     def _encoders(self, models: List[SuiteModel], data: _Attacked, out: Path, progress: bool, found: Found) -> None:
         from fastadv.evaluation.before_after.before_after import masking_warnings, measure, save_measurement
@@ -166,7 +177,7 @@ class _Texts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextPart(Part):
     """``fastadv attack --recipe``; an encoder without a head is attacked with a probe on top (`probe_victim`)."""
 
     labelled: AttackedData
@@ -175,14 +186,24 @@ class TextPart:
     victims: str
     """a folder for encoders with a probe"""
     batch_size: int = 64
-    version: int = 1
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        parts: List[Part] = []
+        for recipe in options.recipes or DEFAULT_RECIPES:
+            name, victims = f"text-{recipe}", str(options.out / "victims")
+            try:
+                parts.append(cls(options.labelled, options.settings_of(recipe), name, victims, options.batch_size))
+            except UserError as error:
+                parts.append(MissingPart(name, str(error)))
+        return parts
 
     @property
     def seed(self) -> int:
         return self.settings_of_attack.seed
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
-        self.settings_of_attack.check()
+        check_settings(self.settings_of_attack)
         found = _Texts(*self.labelled.read())
         data, source = found.data, self.labelled.source
         if any(_can_have_probe(model) for model in models):
@@ -223,14 +244,14 @@ class TextPart:
         return data.content.why_no_probe
 
     def settings(self) -> dict:
-        return {"attack": self.settings_of_attack.as_key(), "probe": "logistic regression, for models without a head"}
+        return {"attack": key_of(self.settings_of_attack), "probe": "logistic regression, for models without a head"}
 
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         victims: Dict[str, str] = {}
 
         def check(model: SuiteModel) -> None:
             folder = model.model if model.is_classifier else self._with_probe(model, data.content)
-            self.settings_of_attack.check([folder])
+            check_settings(self.settings_of_attack, [folder])
             classifier = model.load_classifier(folder)
             _check_logits(model, classifier, data.content.data, self.labelled.source, self.batch_size)
             victims[model.model] = folder
@@ -251,8 +272,9 @@ class TextPart:
         for model, path in zip(usable, paths):
             measured += of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
         files = [*REPORT_FILES, *(path.name for path in paths)]
-        protocol = {**self.settings(), "controls": results["findings"], "sha256_of_probe_texts": data.beside}
-        return Found(measured, files, protocol, whys, baseline=usable[0].name if len(usable) > 1 else None)
+        protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
+        baseline = usable[0].name if len(usable) > 1 else None
+        return Found(measured, files, protocol, whys, findings=results["findings"], baseline=baseline)
 
     def _with_probe(self, model: SuiteModel, data: _Texts) -> str:
         """A folder of the encoder with a probe, made where it is not there."""

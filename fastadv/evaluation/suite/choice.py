@@ -1,138 +1,80 @@
 """Which parts an evaluation has: those that were named, or all; one that cannot even be set up says why."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Callable, List, Optional, Sequence, Tuple
+from importlib import import_module
+from typing import List, Tuple
 
-from fastadv.config.schema import EvaluationConfig
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.settings import AttackSettings
-from fastadv.evaluation.suite.adv_sts import AdvStsPart
-from fastadv.evaluation.suite.attacks import EmbeddingPart, TextPart
-from fastadv.evaluation.suite.models import SuiteModel
-from fastadv.evaluation.suite.parts import Found, GeometryPart, Part, PartData, StsPart, TransferPart
-from fastadv.evaluation.text.attack import DEFAULT_MAX_SECONDS, USED_BY, TextAttackSettings
-from fastadv.evaluation.text.attacked_data import AttackedData
 
-PARTS = ("sts", "transfer", "geometry", "adv-sts", "embeddings", "text")
-DEFAULT_RECIPES = ("pwws", "deepwordbug")
-DEFAULT_ADV_STS_RECIPE = "pwws"
-
-
-@dataclass(frozen=True)
-class SuiteOptions:
-    """What the parts share, and what is their own."""
-
-    out: Path
-    data: Optional[str] = None
-    """a folder in SentEval layout"""
-    parts: Optional[Tuple[str, ...]] = None
-    """of `PARTS`; None: all"""
-    recipes: Optional[Tuple[str, ...]] = None
-    """of the attacks on text; None: `DEFAULT_RECIPES`"""
-    adv_sts_recipe: str = DEFAULT_ADV_STS_RECIPE
-    labelled: AttackedData = AttackedData("demo:imdb")
-    max_pairs: Optional[int] = None
-    has_control: bool = True
-    attack: AttackSettings = AttackSettings()
-    """on the embeddings of classifiers"""
-    of_encoders: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """the attack on encoders without a head"""
-    max_queries: Optional[int] = None
-    max_seconds: Optional[float] = DEFAULT_MAX_SECONDS
-    """a text or a pair"""
-    word_sets: Optional[str] = None
-    mlm: Optional[str] = None
-    word_vectors: Optional[str] = None
-    attack_data: Optional[str] = None
-    seed: int = 0
-    batch_size: int = 64
-    cache_dir: Optional[str] = None
+PARTS = {
+    "sts": "fastadv.evaluation.suite.parts:StsPart",
+    "transfer": "fastadv.evaluation.suite.parts:TransferPart",
+    "geometry": "fastadv.evaluation.suite.parts:GeometryPart",
+    "adv-sts": "fastadv.evaluation.suite.adv_sts:AdvStsPart",
+    "embeddings": "fastadv.evaluation.suite.attacks:EmbeddingPart",
+    "text": "fastadv.evaluation.suite.attacks:TextPart",
+}
+"""name → the class of the part, a `fastadv.evaluation.suite.parts.Part`, in the order in which parts are measured"""
 
 
-@dataclass(frozen=True)
-class MissingPart:
-    """One whose settings are not whole."""
-
-    name: str
-    why: str
-    version: int = 1
-    seed: Optional[int] = None
-
-    def read(self, models: Sequence[SuiteModel]) -> PartData:
-        raise UserError(self.why)
-
-    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
-        return self.why
-
-    def settings(self) -> dict:
-        return {}
-
-    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
-        raise UserError(self.why)
-
-
-def choose_parts(options: SuiteOptions) -> Tuple[List[Part], Tuple[str, ...]]:
+def choose_parts(options) -> Tuple[list, Tuple[str, ...]]:
     """The parts in their order, and the names of those that were asked for by name.
 
+    Args:
+        options: `fastadv.evaluation.suite.parts.SuiteOptions`.
+
     Raises:
-        UserError: an unknown part, or one that is named twice.
+        UserError: an unknown part, one that is named twice, or a class that is no whole part.
     """
-    chosen = PARTS if options.parts is None else options.parts
-    unknown = next((name for name in chosen if name not in PARTS), None)
+    chosen = tuple(PARTS) if options.parts is None else options.parts
+    unknown = next((name for name in chosen if name not in PARTS and ":" not in name), None)
     if unknown is not None or not chosen:
-        raise UserError(f"--parts {unknown or 'without a name'}: expected some of {', '.join(PARTS)}")
-    for option, names in (("--parts", chosen), ("--recipes", options.recipes or ())):
-        if len(set(names)) < len(names):
-            raise UserError(f"{option} {' '.join(names)}: expected each once")
-    parts: List[Part] = []
-    for kind in [name for name in PARTS if name in chosen]:
-        if kind != "text":
-            parts.append(_made(kind, lambda kind=kind: _part(kind, options)))
-            continue
-        for recipe in options.recipes or DEFAULT_RECIPES:
-            name = f"text-{recipe}"
-            parts.append(_made(name, lambda name=name, recipe=recipe: _text_part(name, recipe, options)))
-    is_named = {part.name: options.parts is not None for part in parts}
+        raise UserError(
+            f"--parts {unknown or 'without a name'}: expected some of {', '.join(PARTS)}; your own is named "
+            "my_package.my_module:MyPart"
+        )
+    parts: list = []
+    for kind in [*(name for name in PARTS if name in chosen), *(name for name in chosen if name not in PARTS)]:
+        parts += _parts_of(kind, options)
+    names = [part.name for part in parts]
+    for option, given in (("--parts", chosen), ("--recipes", options.recipes or ()), ("--parts", names)):
+        if len(set(given)) < len(given):
+            raise UserError(f"{option} {' '.join(given)}: expected each once")
+    is_named = {name: options.parts is not None for name in names}
     if options.recipes is not None:
         is_named.update({name: True for name in is_named if name.startswith("text-")})
     return parts, tuple(name for name, was_asked_for in is_named.items() if was_asked_for)
 
 
-def _made(name: str, make: Callable[[], Part]) -> Part:
+def _parts_of(kind: str, options) -> List:
+    from fastadv.evaluation.suite.parts import MissingPart
+
+    part_class = _class_of(kind)
     try:
-        return make()
+        return list(part_class.from_options(options))
     except UserError as error:
-        return MissingPart(name, str(error))
+        return [MissingPart(getattr(part_class, "name", kind), str(error))]
 
 
-def _part(kind: str, options: SuiteOptions) -> Part:
-    if kind == "embeddings":
-        return EmbeddingPart(options.labelled, options.attack, options.of_encoders, options.batch_size)
-    if options.data is None:
-        raise UserError("--data is not given; it takes a folder in SentEval layout")
-    if kind == "sts":
-        return StsPart(options.data, options.batch_size, options.cache_dir)
-    if kind == "transfer":
-        return TransferPart(options.data, batch_size=options.batch_size, cache_dir=options.cache_dir)
-    if kind == "geometry":
-        return GeometryPart(options.data, seed=options.seed, batch_size=options.batch_size)
-    settings = _text_settings(options.adv_sts_recipe, options)
-    return AdvStsPart(options.data, settings, options.max_pairs, options.has_control)
+def _class_of(kind: str) -> type:
+    """The class of a part, whole as far as it shows without making one."""
+    from fastadv.evaluation.model_names import plain_name
+    from fastadv.evaluation.suite.parts import Part
 
-
-def _text_part(name: str, recipe: str, options: SuiteOptions) -> Part:
-    settings = _text_settings(recipe, options)
-    return TextPart(options.labelled, settings, name, str(options.out / "victims"), options.batch_size)
-
-
-def _text_settings(recipe: str, options: SuiteOptions) -> TextAttackSettings:
-    resources = {name: getattr(options, name) for name, recipes in USED_BY.items() if recipe in recipes}
-    return TextAttackSettings(
-        recipe,
-        max_queries=options.max_queries,
-        max_seconds=options.max_seconds,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        **resources,
-    )
+    module_name, _, class_name = PARTS.get(kind, kind).partition(":")
+    try:
+        found = getattr(import_module(module_name), class_name, None)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        if kind in PARTS:
+            raise
+        raise UserError(
+            f"--parts {kind}: it does not import: {type(error).__name__}: {error}".replace("\n", " ")
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise UserError(f"--parts {kind}: expected a subclass of {Part.__module__}.Part, {module_name} has {found!r}")
+    missing = sorted(found.__abstractmethods__)
+    if kind not in PARTS:
+        name = getattr(found, "name", None)
+        missing += [] if isinstance(name, str) and name and plain_name(name) == name else ["name that is a file's"]
+    if missing:
+        raise UserError(f"--parts {kind}: {class_name} has no {', no '.join(missing)}")
+    return found

@@ -4,7 +4,6 @@ The files that the part left lie in a folder that other evaluations write to as 
 and where one of them is another's by now the part is measured again.
 """
 
-import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -13,10 +12,12 @@ from typing import Dict, Optional, Sequence, Tuple
 import numpy as np
 
 from fastadv.evaluation.embeddings.parts import DAMAGED
-from fastadv.evaluation.suite.numbers import Measured, Quantity
+from fastadv.evaluation.suite.numbers import Measured
 from fastadv.evaluation.suite.parts import Found
-from fastadv.evaluation.text_report.report import json_ready
+from fastadv.evaluation.suite.schema import Quantity
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.hashes import sha256_of_file
+from fastadv.files.json_file import json_text
 
 _ARRAYS = ("rows", "ranked", "draws")
 """of `Measured`"""
@@ -34,7 +35,7 @@ def save_part(path: Path, found: Found, seconds: float, folder: Path) -> None:
                 arrays[f"{name}-{number}"] = getattr(one, name)
     record = {name: getattr(found, name) for name in _NOT_MEASURED}
     record.update(measured=entries, seconds=seconds, hashes=_hashes(folder, found.files))
-    text = json.dumps(record, default=json_ready)
+    text = json_text(record)
     with written_aside(path) as aside, aside.open("wb") as file:
         np.savez(file, record=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
 
@@ -50,7 +51,7 @@ def load_part(path: Path, folder: Path) -> Optional[Tuple[Found, float]]:
             measured = []
             for number, entry in enumerate(record["measured"]):
                 of_one = {n: arrays[f"{n}-{number}"] for n in _ARRAYS if f"{n}-{number}" in arrays.files}
-                entry["quantity"], entry["over"] = Quantity(*entry["quantity"]), tuple(entry["over"])
+                entry["quantity"], entry["over"] = Quantity.of(entry["quantity"]), tuple(entry["over"])
                 measured.append(Measured(**entry, **of_one))
         return Found(measured, **{name: record[name] for name in _NOT_MEASURED}), record["seconds"]
     except (*DAMAGED, TypeError):
@@ -59,4 +60,4 @@ def load_part(path: Path, folder: Path) -> Optional[Tuple[Found, float]]:
 
 def _hashes(folder: Path, files: Sequence[str]) -> Dict[str, str]:
     """OSError where one is not there."""
-    return {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in files}
+    return {file: sha256_of_file(folder / file) for file in files}

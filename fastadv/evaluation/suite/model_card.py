@@ -15,7 +15,8 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from fastadv.errors import UserError
-from fastadv.evaluation.suite.report import model_words, radius_words
+from fastadv.evaluation.suite.report import label, model_words
+from fastadv.evaluation.suite.schema import Quantity, quantities_of, quantity_of
 from fastadv.files.atomic_file import written_aside
 
 CARD = "README.md"
@@ -26,15 +27,6 @@ _SOURCE = "fastadv evaluate all"
 """by which results of ours are known again in the metadata"""
 
 _INDEX = "model-index"
-
-_TASKS = {
-    "spearman": "semantic-similarity",
-    "spearman under attack": "semantic-similarity",
-    "fooled": "semantic-similarity",
-    "retrieval@1": "feature-extraction",
-    "centred cosine": "feature-extraction",
-}
-"""metric → the Hub's task; geometry describes vectors, and the others classify"""
 
 
 class Cards(NamedTuple):
@@ -95,8 +87,10 @@ def write_scores_into_card(model_dir: str | Path, evaluation: dict) -> Path:
     """
     folder = Path(model_dir).expanduser()
     path, numbers = folder / CARD, _numbers_of(folder, evaluation)
-    ours = [_eval_result(row, evaluation) for row in numbers if row["value"] is not None]
-    text = _with_scores(_read(path), _section(folder, numbers, evaluation), ours, path)
+    quantities = quantities_of(evaluation)
+    known = [(row, quantity_of(row, quantities)) for row in numbers]
+    ours = [_eval_result(row, quantity, evaluation) for row, quantity in known if row["value"] is not None]
+    text = _with_scores(_read(path), _section(folder, known, evaluation), ours, path)
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
     return path
@@ -192,26 +186,25 @@ def _yaml(values: dict) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _section(folder: Path, numbers: List[dict], evaluation: dict) -> str:
+def _section(folder: Path, numbers: List[Tuple[dict, Quantity]], evaluation: dict) -> str:
     lines = [BEGIN, "## Scores", "", "| | value | 95 % interval | rows |", "|---|---:|---:|---:|"]
-    for row in numbers:
+    for row, quantity in numbers:
         if row["value"] is not None:
             interval = "" if row["low"] is None else f"[{row['low']:.4g}, {row['high']:.4g}]"
-            lines.append(f"| {_label(row)} | {row['value']:.4g} | {interval} | {row['num']:,} |")
-    missing = dict.fromkeys(f"{row['part']}, {row['set']}" for row in numbers if row["value"] is None)
+            lines.append(f"| {_label(quantity)} | {row['value']:.4g} | {interval} | {row['num']:,} |")
+    missing = dict.fromkeys(f"{row['part']}, {row['set']}" for row, _ in numbers if row["value"] is None)
     if missing:
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     versions = ", ".join(f"{name} {version}" for name, version in evaluation["versions"].items() if version)
-    models = [model_words(model) for model in evaluation.get("models", []) if _is_of(model, folder)]
+    models = [model_words(model) for model in evaluation["models"] if _is_of(model, folder)]
     lines += ["", *(f"{words}." for words in models)]
     lines += [f"By `{_SOURCE}`, seed {evaluation['seed']}, with {versions}.", END]
     return "\n".join(lines)
 
 
-def _label(row: dict) -> str:
-    unit = f", {row['unit']}" if row["unit"] else ""
+def _label(quantity: Quantity) -> str:
     # A bar would end the cell.
-    return f"{row['part']}, {row['set']}: {row['metric']}{radius_words(row)}{unit}".replace("|", "\\|")
+    return f"{quantity.part}, {label(quantity)}".replace("|", "\\|")
 
 
 def _with_section(text: str, section: str, path: Path) -> str:
@@ -223,20 +216,19 @@ def _with_section(text: str, section: str, path: Path) -> str:
     return text[: text.index(BEGIN)] + section + text[text.index(END) + len(END) :]
 
 
-def _eval_result(row: dict, evaluation: dict) -> EvalResult:
+def _eval_result(row: dict, quantity: Quantity, evaluation: dict) -> EvalResult:
     arguments = {"source": _SOURCE, "num_rows": row["num"], "seed": row["seed"], "unit": row["unit"]}
     arguments["data_sha256"] = evaluation["parts"][row["part"]]["protocol"]["data"]["sha256"]
     if row["epsilon"] is not None:
-        arguments.update(epsilon=row["epsilon"], radius=radius_words(row).removeprefix(", "))
+        arguments.update(epsilon=row["epsilon"], radius=quantity.radius_words.removeprefix(", "))
     if row["low"] is not None:
         arguments["interval_95"] = [row["low"], row["high"]]
-    of_part = "feature-extraction" if row["part"] == "geometry" else "text-classification"
     return EvalResult(
-        task_type=_TASKS.get(row["metric"], of_part),
+        task_type=quantity.task,
         dataset_type=_slug(f"{row['part']}-{row['set']}"),
         dataset_name=f"{row['set']} ({row['part']})",
         metric_type=_slug(row["metric"]),
-        metric_name=_label(row),
+        metric_name=_label(quantity),
         metric_value=row["value"],
         metric_args=arguments,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import fingerprint
 from fastadv.evaluation.model_names import names_of_seeds, short_names
-from fastadv.evaluation.suite.numbers import System
+from fastadv.evaluation.suite.schema import System
 from fastadv.evaluation.vectors.vector_cache import model_fingerprint
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_. +-]*)=(.+)", re.DOTALL)

@@ -9,34 +9,17 @@ Shapes: ``N`` rows of a set, ``R`` resamples, ``M`` models.
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from fastadv.evaluation.intervals import NUM_RESAMPLES, percentile_interval
+from fastadv.evaluation.suite.schema import NUMBER_COLUMNS, Quantity, System
 from fastadv.evaluation.text_report.rates import mcnemar
 from fastadv.evaluation.vectors.sts import spearman_of
 
 _CHUNK = 100
 """resamples at a time: a set of 10,000 rows has 8 MB of counts then"""
-
-
-class System(NamedTuple):
-    """A name, and the models that stand for it, a seed each."""
-
-    name: str
-    models: Tuple[str, ...]
-
-
-class Quantity(NamedTuple):
-    """What a number is of."""
-
-    part: str
-    set: str
-    metric: str
-    epsilon: Optional[float] = None
-    unit: str = "x 100"
-    better: Optional[str] = "higher"
 
 
 @dataclass(frozen=True)
@@ -70,8 +53,9 @@ class Measured:
 
 @dataclass
 class Numbers:
-    """The two lists of an evaluation, as JSON holds them."""
+    """The lists of an evaluation, as JSON holds them (`fastadv.evaluation.suite.schema`)."""
 
+    quantities: List[dict] = field(default_factory=list)
     numbers: List[dict] = field(default_factory=list)
     differences: List[dict] = field(default_factory=list)
 
@@ -96,6 +80,7 @@ def all_numbers(
         by_quantity.setdefault(found.quantity, {})[found.model] = found
     result, draws = Numbers(), {}
     for quantity, found in by_quantity.items():
+        result.quantities.append(quantity._asdict())
         draws[quantity] = _draws(quantity, found, draws, seed)
     for quantity, found in by_quantity.items():
         for system in systems:
@@ -271,23 +256,8 @@ def _of_system(
 
 
 def _row(quantity: Quantity, system: System, model: Optional[str], seed: int) -> dict:
-    return {
-        "part": quantity.part,
-        "set": quantity.set,
-        "metric": quantity.metric,
-        "epsilon": quantity.epsilon,
-        "system": system.name,
-        "model": model,
-        "value": None,
-        "low": None,
-        "high": None,
-        "spread": None,
-        "num": 0,
-        "unit": quantity.unit,
-        "better": quantity.better,
-        "why": None,
-        "seed": seed,
-    }
+    known = {**quantity.place, "system": system.name, "model": model, "unit": quantity.unit, "better": quantity.better}
+    return {**dict.fromkeys(NUMBER_COLUMNS), "num": 0, "seed": seed, **known}
 
 
 def _difference(
@@ -333,10 +303,7 @@ def _difference(
     change = np.mean(drawn[split:], axis=0) - np.mean(drawn[:split], axis=0)
     interval = percentile_interval(value, change)
     return {
-        "part": quantity.part,
-        "set": quantity.set,
-        "metric": quantity.metric,
-        "epsilon": quantity.epsilon,
+        **quantity.place,
         "system": system.name,
         "baseline": baseline.name,
         "value": interval.value,

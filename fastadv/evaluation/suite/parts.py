@@ -1,24 +1,28 @@
-"""The parts of an evaluation that measure sentence vectors: sts, transfer, geometry, each as its own command does it.
+"""What a part of an evaluation is, and those that measure sentence vectors: sts, transfer, geometry.
 
-A part reads its data (`read`), and measures models on them (`measure`). What keeps one set or one model from being
-measured becomes a number that is n/a; a `UserError` out of either keeps the whole part from it.
+What keeps one set or one model from being measured becomes a number that is n/a; a `UserError` keeps the whole part
+from it.
 """
 
-import hashlib
-import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.embedding_attack import AttackSettings
+from fastadv.config.schema import EvaluationConfig
+from fastadv.config.text_attack import USED_BY, TextAttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.intervals import CONFIDENCE, NUM_RESAMPLES
 from fastadv.evaluation.suite.models import SuiteModel
-from fastadv.evaluation.suite.numbers import Measured, Quantity, f1_draws, resample_seed, spearman_measured
-from fastadv.evaluation.text_report.report import json_ready
+from fastadv.evaluation.suite.numbers import Measured, f1_draws, resample_seed, spearman_measured
+from fastadv.evaluation.suite.schema import FEATURES, SIMILARITY, Quantity
+from fastadv.evaluation.text.attacked_data import AttackedData
 from fastadv.evaluation.vectors.vector_cache import VectorCache
-from fastadv.files.atomic_file import written_aside
+from fastadv.files.hashes import sha256_of
+from fastadv.files.json_file import write_json
 
 
 @dataclass(frozen=True)
@@ -51,35 +55,102 @@ class Found:
     files: List[str]
     """in the folder of the part"""
     protocol: dict
+    """the part's settings and facts"""
     whys: Dict[str, str] = field(default_factory=dict)
     """model → why it has nothing"""
     warnings: List[str] = field(default_factory=list)
+    findings: List[dict] = field(default_factory=list)
+    """of models beside their controls (`fastadv.evaluation.text_report.findings`)"""
     baseline: Optional[str] = None
     """the name of the model that the part's own files compare the others with, where they do"""
 
 
-class Part(Protocol):
-    """One kind of evaluation."""
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What ``fastadv evaluate all`` was given, for the parts to take theirs from (`Part.from_options`)."""
 
-    name: str
-    version: int
-    """raised where equal settings would give other numbers"""
+    out: Path
+    data: Optional[str] = None
+    """a folder in SentEval layout"""
+    parts: Optional[Tuple[str, ...]] = None
+    """names of `fastadv.evaluation.suite.choice.PARTS`, or ``my_package.my_module:MyPart``; None: all of `PARTS`"""
+    recipes: Optional[Tuple[str, ...]] = None
+    """of the attacks on text; None: those of `fastadv.evaluation.suite.attacks.DEFAULT_RECIPES`"""
+    adv_sts_recipe: str = "pwws"
+    labelled: AttackedData = AttackedData("demo:imdb")
+    max_pairs: Optional[int] = None
+    has_control: bool = True
+    attack: AttackSettings = AttackSettings()
+    """on the embeddings of classifiers"""
+    of_encoders: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """the attack on encoders without a head"""
+    text_settings: Mapping[str, Any] = field(default_factory=dict)
+    """settings of `TextAttackSettings` that all recipes share; a file goes to the recipes that read it"""
+    seed: int = 0
+    batch_size: int = 64
+    cache_dir: Optional[str] = None
 
     @property
-    def seed(self) -> Optional[int]:
-        """Of its draws; None where it has none."""
+    def senteval(self) -> str:
+        """The folder in SentEval layout. UserError where none is given."""
+        if self.data is None:
+            raise UserError("--data is not given; it takes a folder in SentEval layout")
+        return self.data
 
+    def settings_of(self, recipe: str) -> TextAttackSettings:
+        """Of an attack on texts or pairs by ``recipe``."""
+        shared = {"seed": self.seed, "batch_size": self.batch_size, **self.text_settings}
+        read = {name: value for name, value in shared.items() if recipe in USED_BY.get(name, (recipe,))}
+        return TextAttackSettings(recipe, **read)
+
+
+class Part(ABC):
+    """One kind of evaluation: it reads its data (`read`) and measures models on them (`measure`).
+
+    A part of your own is a subclass that ``--parts my_package.my_module:MyPart`` names.
+    """
+
+    name: str
+    """of the part, its folder and its numbers"""
+    version: int = 1
+    """raised where equal settings would give other numbers"""
+    seed: Optional[int] = None
+    """of its draws; None where it has none"""
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> "Sequence[Part]":
+        """The part, or the several that one name stands for. UserError where its settings are not whole."""
+        return [cls()]
+
+    @abstractmethod
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         """UserError: what keeps the part from being run at all."""
 
     def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
         """What keeps one of ``models`` from being measured, as far as it shows without weights; None where nothing."""
+        return None
 
     def settings(self) -> dict:
         """Plain values that have a say in the numbers, beside models and data."""
+        return {}
 
+    @abstractmethod
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         """Of models that work; files go into ``out``, which may not be there yet."""
+
+
+@dataclass(frozen=True)
+class MissingPart(Part):
+    """One whose settings are not whole."""
+
+    name: str
+    why: str
+
+    def read(self, models: Sequence[SuiteModel]) -> PartData:
+        raise UserError(self.why)
+
+    def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
+        raise UserError(self.why)
 
 
 def those_that_can(part: Part, models: Sequence[SuiteModel], data: PartData) -> Tuple[List[SuiteModel], Dict[str, str]]:
@@ -116,28 +187,18 @@ def check_each(
     return usable
 
 
-def sha256_of(values: Any) -> str:
-    """Of anything that JSON holds."""
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all, NaN as null."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_aside(path) as aside:
-        aside.write_text(json.dumps(json_ready(value), indent=1) + "\n", encoding="utf-8")
-
-
 @dataclass(frozen=True)
-class StsPart:
+class StsPart(Part):
     """``fastadv evaluate sts``."""
 
+    name = "sts"
     data: str
     batch_size: int = 64
     cache_dir: Optional[str] = None
-    name: str = "sts"
-    version: int = 1
-    seed: Optional[int] = None
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        return [cls(options.senteval, options.batch_size, options.cache_dir)]
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.vectors.sts import STS_SETS, read_sts_sets
@@ -153,9 +214,6 @@ class StsPart:
         digest = sha256_of([[name, of_set.first, of_set.second, of_set.scores] for name, of_set in pairs.items()])
         words = ", ".join(f"{name} {len(of_set)}" for name, of_set in pairs.items())
         return PartData(pairs, self.data, digest, sum(map(len, pairs.values())), f"pairs: {words}", missing)
-
-    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
-        return None
 
     def settings(self) -> dict:
         return {"score": "Spearman x 100 of cosine and human score, test splits, all pairs of a year in one list"}
@@ -174,28 +232,32 @@ class StsPart:
                 continue
             found = []
             for name in STS_SETS:
+                quantity = Quantity(self.name, name, "spearman", task=SIMILARITY)
                 if name in data.missing:
-                    found.append(_missing(self.name, name, "spearman", model, data.missing[name]))
+                    found.append(Measured(quantity, model.model, None, why=data.missing[name]))
                     continue
-                quantity = Quantity(self.name, name, "spearman")
                 found.append(spearman_measured(quantity, model.model, cosines[name], data.content[name].scores))
-            found.append(_mean(Quantity(self.name, "mean", "spearman"), model.model, found))
+            found.append(_mean(Quantity(self.name, "mean", "spearman", task=SIMILARITY), model.model, found))
             measured += found
             scores[model.model] = {one.quantity.set: one.value for one in found}
+        out.mkdir(parents=True, exist_ok=True)
         write_json(out / "sts.json", scores)
         return Found(measured, ["sts.json"], self.settings(), whys)
 
 
 @dataclass(frozen=True)
-class TransferPart:
+class TransferPart(Part):
     """``fastadv evaluate transfer``."""
 
+    name = "transfer"
     data: str
     seed: int = 1111
     batch_size: int = 64
     cache_dir: Optional[str] = None
-    name: str = "transfer"
-    version: int = 1
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        return [cls(options.senteval, batch_size=options.batch_size, cache_dir=options.cache_dir)]
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.vectors.transfer_sets import TRANSFER_SETS, check_senteval_folder, read_transfer_set
@@ -213,9 +275,6 @@ class TransferPart:
         counts = {name: sum(len(values) for values in of_set.labels.values()) for name, of_set in sets.items()}
         words = ", ".join(f"{name} {count}" for name, count in counts.items())
         return PartData(sets, self.data, digest, sum(counts.values()), f"rows: {words}", missing)
-
-    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
-        return None
 
     def settings(self) -> dict:
         return {"score": "accuracy x 100 of logistic regression on frozen vectors", "seed_of_folds": self.seed}
@@ -246,20 +305,12 @@ class TransferPart:
                 result = results.get(name)
                 if result is None or result.why is not None:
                     why = data.missing[name] if result is None else result.why
-                    accuracies.append(_missing(self.name, name, "accuracy", model, why))
+                    accuracies.append(Measured(quantity, model.model, None, why=why))
                     continue
                 rows = 100.0 * np.array(list(result.outcomes), dtype=np.float64)
+                interval = (result.accuracy, result.low, result.high)
                 accuracies.append(
-                    Measured(
-                        quantity,
-                        model.model,
-                        result.accuracy,
-                        result.low,
-                        result.high,
-                        result.num_rows,
-                        rows=rows,
-                        is_binary=True,
-                    )
+                    Measured(quantity, model.model, *interval, result.num_rows, rows=rows, is_binary=True)
                 )
                 if result.f1 is not None:
                     of_f1 = quantity._replace(metric="F1")
@@ -269,32 +320,31 @@ class TransferPart:
             averaged = [one for one in accuracies if one.quantity.set in AVERAGED]
             measured.append(_mean(Quantity(self.name, "mean", "accuracy"), model.model, averaged))
             measured.append(_mean(Quantity(self.name, "mean with TREC", "accuracy"), model.model, accuracies))
+        out.mkdir(parents=True, exist_ok=True)
         write_json(out / "transfer.json", records)
         return Found(measured, ["transfer.json"], self.settings(), whys, warnings)
 
 
 @dataclass(frozen=True)
-class GeometryPart:
+class GeometryPart(Part):
     """``fastadv evaluate geometry``."""
 
+    name = "geometry"
     data: str
     num_sentences: int = 3000
     seed: int = 0
     batch_size: int = 64
-    name: str = "geometry"
-    version: int = 1
+
+    @classmethod
+    def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
+        return [cls(options.senteval, seed=options.seed, batch_size=options.batch_size)]
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.vectors.geometry_of_models import describe_geometry_data, find_geometry_data
 
         data = find_geometry_data(self.data)
         words = describe_geometry_data(data, self.num_sentences)
-        return PartData(
-            data, self.data, sha256_of([data.sentences, data.positives]), len(data.sentences), words, missing={}
-        )
-
-    def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
-        return None
+        return PartData(data, self.data, sha256_of([data.sentences, data.positives]), len(data.sentences), words)
 
     def settings(self) -> dict:
         return {"num_sentences": self.num_sentences, "seed": self.seed, "confidence": CONFIDENCE}
@@ -317,8 +367,8 @@ class GeometryPart:
         write_geometry(record, out)
         measured = []
         for row in record["models"]:
-            for key, unit_and_better in _GEOMETRY.items():
-                quantity = Quantity(self.name, record["data"], key, None, *unit_and_better)
+            for key, better in _GEOMETRY.items():
+                quantity = Quantity(self.name, record["data"], key, None, "", better, FEATURES)
                 found, num = row["quantities"].get(key), record["num_sentences"]
                 num = record["num_positives"] if key == "alignment" else num
                 if found is None or not np.isfinite(found["value"]):
@@ -329,33 +379,20 @@ class GeometryPart:
                 if len(draws) < NUM_RESAMPLES:
                     # Every resample of a rank lies below the sample's (`normal_interval`): their spread is what counts.
                     draws = found["value"] + draws - draws.mean()
-                measured.append(
-                    Measured(
-                        quantity,
-                        path_of[row["model"]],
-                        found["value"],
-                        found["low"],
-                        found["high"],
-                        num,
-                        draws=draws,
-                    )
-                )
+                interval = (found["value"], found["low"], found["high"])
+                measured.append(Measured(quantity, path_of[row["model"]], *interval, num, draws=draws))
         files = ["geometry.json", "geometry.csv", "geometry.png"]
         return Found(measured, files, self.settings(), whys, list(record["warnings"]))
 
 
-_GEOMETRY: Dict[str, Tuple[str, Optional[str]]] = {
-    "alignment": ("", "lower"),
-    "uniformity": ("", "lower"),
-    "mean_cosine": ("", None),
-    "effective_rank": ("", None),
-    "top_share": ("", None),
+_GEOMETRY: Dict[str, Optional[str]] = {
+    "alignment": "lower",
+    "uniformity": "lower",
+    "mean_cosine": None,
+    "effective_rank": None,
+    "top_share": None,
 }
-"""quantity → unit, and which way is better"""
-
-
-def _missing(part: str, name: str, metric: str, model: SuiteModel, why: str) -> Measured:
-    return Measured(Quantity(part, name, metric), model.model, None, why=why)
+"""quantity → which way is better"""
 
 
 def _mean(quantity: Quantity, model: str, over: Sequence[Measured]) -> Measured:

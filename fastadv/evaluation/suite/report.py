@@ -1,36 +1,25 @@
 """What an evaluation leaves: ``evaluation.json``, its two lists as CSV, and the table that a person reads."""
 
-import csv
-import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from fastadv.evaluation.suite.schema import DIFFERENCE_COLUMNS, NUMBER_COLUMNS, Quantity, quantities_of, quantity_of
 from fastadv.evaluation.text_report.findings import sentence
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
 
 FILES = ("evaluation.json", "numbers.csv", "differences.csv", "summary.md")
-
-NUMBER_COLUMNS = "part set metric epsilon system model value low high spread num unit better why seed".split()
-DIFFERENCE_COLUMNS = "part set metric epsilon system baseline value low high p_value p_holm test num".split()
 
 
 def write_evaluation(out: Path, evaluation: dict) -> None:
     """The four files, ``evaluation.json`` last."""
     out.mkdir(parents=True, exist_ok=True)
-    _write_csv(out / "numbers.csv", NUMBER_COLUMNS, evaluation["numbers"])
-    _write_csv(out / "differences.csv", DIFFERENCE_COLUMNS, evaluation["differences"])
+    for name, columns in (("numbers", NUMBER_COLUMNS), ("differences", DIFFERENCE_COLUMNS)):
+        write_csv(out / f"{name}.csv", columns, ([row[column] for column in columns] for row in evaluation[name]))
     with written_aside(out / "summary.md") as aside:
         aside.write_text(summary(evaluation), encoding="utf-8")
-    with written_aside(out / "evaluation.json") as aside:
-        aside.write_text(json.dumps(evaluation, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
-    with written_aside(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for row in rows:
-            writer.writerow(["" if row[name] is None else row[name] for name in columns])
+    write_json(out / "evaluation.json", evaluation)
 
 
 def summary(evaluation: dict) -> str:
@@ -40,8 +29,9 @@ def summary(evaluation: dict) -> str:
     for system in evaluation["systems"]:
         num = len(system["models"])
         lines.append(f"* {system['name']}: {num} model{'s' * (num > 1)} ({', '.join(system['models'])})")
-        lines += [f"  * {model_words(m)}" for m in evaluation.get("models", []) if m["system"] == system["name"]]
+        lines += [f"  * {model_words(m)}" for m in evaluation["models"] if m["system"] == system["name"]]
     lines += ["", _LEGEND.format(first=names[0]), ""]
+    quantities = quantities_of(evaluation)
     differences = {(*_key(row), row["system"]): row for row in evaluation["differences"]}
     for name, part in evaluation["parts"].items():
         lines += [f"## {name}", ""]
@@ -53,10 +43,10 @@ def summary(evaluation: dict) -> str:
         for key, of_systems in _by_key(rows).items():
             cells = [_cell(row, differences.get((*key, row["system"]))) for row in of_systems]
             num = max(row["num"] for row in of_systems)
-            lines.append(f"| {_label(of_systems[0])} | {num:,} | " + " | ".join(cells) + " |")
+            lines.append(f"| {label(quantity_of(of_systems[0], quantities))} | {num:,} | " + " | ".join(cells) + " |")
         lines.append("")
         for of_systems in _by_key(rows).values():
-            lines += _reasons(of_systems)
+            lines += _reasons(of_systems, label(quantity_of(of_systems[0], quantities)))
         controls = control_sentences(part)
         lines += ["", *(f"* {sentence}" for sentence in controls)] if controls else []
         data = part["protocol"].get("data", {})
@@ -78,22 +68,22 @@ _LEGEND = (
 )
 
 
-def _reasons(of_systems: List[dict]) -> List[str]:
+def _reasons(of_systems: List[dict], what: str) -> List[str]:
     """A line a system without a value, or one for all of them."""
     missing = [row for row in of_systems if row["value"] is None]
     if len(missing) == len(of_systems) > 1 and len({row["why"] for row in missing}) == 1:
-        return [f"* n/a in {_label(missing[0])}: {missing[0]['why']}"]
-    return [f"* n/a in {_label(row)}, {row['system']}: {row['why']}" for row in missing]
+        return [f"* n/a in {what}: {missing[0]['why']}"]
+    return [f"* n/a in {what}, {row['system']}: {row['why']}" for row in missing]
 
 
 def short_table(evaluation: dict) -> str:
     """Aligned lines for a terminal: a quantity a line, a column a system."""
     names = [system["name"] for system in evaluation["systems"]]
     cells: List[List[str]] = [["", *names]]
-    rows = [row for row in evaluation["numbers"] if row["model"] is None]
+    rows, quantities = [row for row in evaluation["numbers"] if row["model"] is None], quantities_of(evaluation)
     for of_systems in _by_key(rows).values():
-        first = of_systems[0]
-        cells.append([f"{first['part']} {_label(first)}", *(_value(row) for row in of_systems)])
+        quantity = quantity_of(of_systems[0], quantities)
+        cells.append([f"{quantity.part} {label(quantity)}", *(_value(row) for row in of_systems)])
     cells += [[f"{n} n/a", *[""] * len(names)] for n, part in evaluation["parts"].items() if part["status"] == "n/a"]
     widths = [max(map(len, column)) for column in zip(*cells)]
     table = [
@@ -106,7 +96,7 @@ def short_table(evaluation: dict) -> str:
 
 def control_sentences(part: dict) -> List[str]:
     """What a part's own files say of each model beside its control: a p-value without it may be of a mere shift."""
-    return [sentence(found) for found in part["protocol"].get("controls", []) if found["cap"] == "any"]
+    return [sentence(found) for found in part["findings"] if found["cap"] == "any"]
 
 
 def model_words(model: dict) -> str:
@@ -117,14 +107,6 @@ def model_words(model: dict) -> str:
         f"{model['name']}: {model['kind']}, pools by {model['pooling']}, at most {model['max_length']} tokens, "
         f"fingerprint {model['fingerprint'][:16]}"
     )
-
-
-def radius_words(row: dict) -> str:
-    """The radius of a number with its unit: what attacks a classifier is absolute, what attacks an encoder is not."""
-    if row["epsilon"] is None:
-        return ""
-    unit = " (absolute)" if row["metric"] == "accuracy" else "·RMS(X)"
-    return f", ε {row['epsilon']:g}{unit}"
 
 
 def _by_key(rows: Sequence[dict]) -> Dict[Tuple, List[dict]]:
@@ -138,9 +120,10 @@ def _key(row: dict) -> Tuple[str, str, str, Optional[float]]:
     return row["part"], row["set"], row["metric"], row["epsilon"]
 
 
-def _label(row: dict) -> str:
-    unit = f", {row['unit']}" if row["unit"] else ""
-    return f"{row['set']}: {row['metric']}{radius_words(row)}{unit}"
+def label(quantity: Quantity) -> str:
+    """A quantity in words, without its part."""
+    unit = f", {quantity.unit}" if quantity.unit else ""
+    return f"{quantity.set}: {quantity.metric}{quantity.radius_words}{unit}"
 
 
 def _value(row: dict) -> str:

@@ -1,14 +1,15 @@
 """Numbers of an evaluation from what attacks leave a row: files of rows, and values a sentence."""
 
-import csv
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence
 
 import numpy as np
 
-from fastadv.evaluation.suite.numbers import Measured, Quantity
+from fastadv.evaluation.suite.numbers import Measured
+from fastadv.evaluation.suite.schema import CLASSIFICATION, FEATURES, OF_RMS, Quantity
 from fastadv.evaluation.text.rows import ERROR, FAILED, SUCCEEDED, TextAttackRow
 from fastadv.evaluation.text_report.rates import rates, share_of
+from fastadv.files.csv_file import read_csv
 
 
 def share_measured(quantity: Quantity, model: str, rows: np.ndarray) -> Measured:
@@ -31,10 +32,10 @@ def of_text_rows(part: str, source: str, model: str, rows: Sequence[TextAttackRo
     found, base = rates(rows), Quantity(part, source, "accuracy", None, "%")
     clean = np.array([np.nan if row.outcome == ERROR else 100.0 * row.is_attacked for row in rows])
     after = np.array([np.nan if row.outcome == ERROR else 100.0 * (row.outcome == FAILED) for row in rows])
-    success = base._replace(metric="attack success", better="lower")
+    success = base.under_attack(metric="attack success", better="lower")
     measured = [
         share_measured(base, model, clean),
-        share_measured(base._replace(metric="accuracy under attack"), model, after),
+        share_measured(base.under_attack(metric="accuracy under attack"), model, after),
         share_measured(success, model, outcomes(rows, SUCCEEDED)),
     ]
     queries = base._replace(metric="queries", unit="", better="higher")
@@ -48,27 +49,28 @@ def of_text_rows(part: str, source: str, model: str, rows: Sequence[TextAttackRo
 def fooling_radii(path: Path) -> Dict[str, np.ndarray]:
     """model → (N,) the smallest radius at which each text is fooled: 0 where it is wrong clean, inf where at none."""
     radii: Dict[str, List[float]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            radii.setdefault(row["model"], []).append(float(row["fooling_epsilon"] or "inf"))
+    for row in read_csv(path):
+        radii.setdefault(row["model"], []).append(float(row["fooling_epsilon"] or "inf"))
     return {name: np.array(values) for name, values in radii.items()}
 
 
 def of_measurement(part: str, source: str, model: str, values: Dict[str, np.ndarray]) -> Iterator[Measured]:
     """What `before_after.measure` found; radii are multiples of RMS(X)."""
     labels = {
-        "retrieval": ("retrieval@1", "%", 100, True),
-        "centred_cosine": ("centred cosine", "", 1, False),
-        "probe": ("probe accuracy", "%", 100, True),
-        "probe_misspelt": ("probe accuracy, misspelt", "%", 100, True),
+        "retrieval": ("retrieval@1", "%", 100, True, FEATURES),
+        "centred_cosine": ("centred cosine", "", 1, False, FEATURES),
+        "probe": ("probe accuracy", "%", 100, True, CLASSIFICATION),
+        "probe_misspelt": ("probe accuracy, misspelt", "%", 100, True, CLASSIFICATION),
     }
     for key, of_key in values.items():
         name, _, radius = key.partition("@")
         if name not in labels:
             continue
-        metric, unit, factor, is_binary = labels[name]
-        epsilon = float(radius) if radius and float(radius) else None
-        quantity = Quantity(part, source if not name.startswith("probe") else "demo sentiment", metric, epsilon, unit)
+        metric, unit, factor, is_binary, task = labels[name]
+        set_of = "demo sentiment" if name.startswith("probe") else source
+        quantity = Quantity(part, set_of, metric, None, unit, task=task)
+        if radius and float(radius):
+            quantity = quantity.under_attack(epsilon=float(radius), radius_unit=OF_RMS)
         rows = factor * np.asarray(of_key, dtype=np.float64)
         if not np.isfinite(rows).all():
             yield Measured(quantity, model, None, why="vectors under attack are not finite")

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.kept import load_part, save_part
 from fastadv.evaluation.suite.models import SuiteModel, examine, find_models, systems_of
-from fastadv.evaluation.suite.numbers import Measured, System, all_numbers
+from fastadv.evaluation.suite.numbers import Measured, all_numbers
 from fastadv.evaluation.suite.parts import Found, Part, PartData, those_that_can
 from fastadv.evaluation.suite.report import write_evaluation
-from fastadv.evaluation.text_report.report import json_ready
-from fastadv.evaluation.vectors.vector_cache import digest_of
-
-FORMAT = 1
+from fastadv.evaluation.suite.schema import FORMAT, System
+from fastadv.evaluation.versions import versions
+from fastadv.files.hashes import digest_of
+from fastadv.files.json_file import json_ready
 
 DONE, PARTIAL, NOT_RUN = "done", "partial", "n/a"
 
@@ -35,7 +34,7 @@ class Suite:
     Args:
         models: ``[NAME=]DIR[,DIR...]`` each: a system and its seeds; the first is the one that others are compared
             with.
-        parts: `suite_parts` and `suite_attacks` have them.
+        parts: as `fastadv.evaluation.suite.choice.choose_parts` gives them.
         named: names of the parts that were asked for by name: those that cannot be run make the status 1.
 
     Raises:
@@ -152,8 +151,8 @@ class Suite:
             else:
                 found, seconds = kept
         except UserError as error:
-            entry = {"status": NOT_RUN, "why": _line(error), "files": [], "protocol": {}, "seed": part.seed}
-            return {**entry, "seconds": 0.0}, nothing, {}
+            entry = {"status": NOT_RUN, "why": _line(error), "files": [], "protocol": {}, "findings": []}
+            return {**entry, "seed": part.seed, "seconds": 0.0}, nothing, {}
         if found.baseline not in (None, models[0].name):
             found.warnings.append(
                 f"{models[0].name}, the first model, has nothing here: the files in {part.name}/ and their controls "
@@ -170,6 +169,7 @@ class Suite:
             "why": _line(reasons[0]) if reasons else None,
             "files": [f"{part.name}/{file}" for file in found.files],
             "protocol": json_ready({**found.protocol, "data": data.described()}),
+            "findings": found.findings,
             "seed": part.seed,
             "seconds": round(seconds, 3),
         }
@@ -198,6 +198,7 @@ class Suite:
             "systems": [{"name": system.name, "models": list(system.models)} for system in self.systems],
             "models": record["models"],
             "parts": record["parts"],
+            "quantities": found.quantities,
             "numbers": json_ready(found.numbers),
             "differences": json_ready(found.differences),
             "num_comparisons": len(found.differences),
@@ -212,9 +213,7 @@ class Suite:
 
 
 def _versions() -> Dict[str, Optional[str]]:
-    from fastadv.evaluation.text_report.report import version_of
-
-    return {**versions(), **{name: version_of(name) for name in _LIBRARIES}}
+    return versions(*_LIBRARIES)
 
 
 def _check_out(out: Path) -> None:

@@ -8,43 +8,32 @@ only beyond that.
 Rows are kept in ``parts/``, named by a hash of all that has a say in them, so that a stopped run goes on.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import spearmanr
-from tqdm import tqdm
 
+from fastadv.config.text_attack import ADV_STS_RECIPES, SIDES, AdvStsOptions, TextAttackSettings
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.parts import check_out, part_path
-from fastadv.evaluation.model_names import names_of
-from fastadv.evaluation.text.attack import (
-    TEXTATTACK_RECIPES,
-    LabelledText,
-    TextAttackSettings,
-    attack_text,
-    build_attacker,
-)
+from fastadv.evaluation.embeddings.parts import part_path
+from fastadv.evaluation.model_run import ModelRun
+from fastadv.evaluation.text.attack import LabelledText, attack_text, build_attacker, check_settings, key_of
 from fastadv.evaluation.text.control import AttackedModel
+from fastadv.evaluation.text.kept_rows import RowKey, complete_rows
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow, write_rows
-from fastadv.evaluation.text.run import locked_writer, rows_files
+from fastadv.evaluation.text.run import LOG, rows_files
 from fastadv.evaluation.text.workers import facts_of, output_to
 from fastadv.evaluation.vectors.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
 from fastadv.evaluation.vectors.vector_cache import digest_of, encode_distinct, model_fingerprint
-from fastadv.evaluation.victims.similarity import SIDES, Scale, SimilarityVictim
+from fastadv.evaluation.victims.similarity import Scale, SimilarityVictim
 
 # Part of every key: raise it when the same settings would give other rows.
 ROWS_VERSION = 1
 
-RECIPES = (*(name for name in TEXTATTACK_RECIPES if name != "a2t"), "synonym")
-"""those that need no gradient of a class, and leave the meaning as it is"""
-
 SETS = {"STS-B": (read_sts_benchmark, 0.0, 5.0), "SICK-R": (read_sick, 1.0, 5.0)}
 """name → reader of SentEval's folder, and the scale of its human scores"""
-
-LOG = "attack.log"
 
 
 @dataclass(frozen=True)
@@ -102,41 +91,23 @@ class AdvStsData:
 
 
 @dataclass(frozen=True)
-class AdvStsRun:
-    """What ``fastadv evaluate adv-sts`` runs."""
-
-    models: Sequence[str]
-    """encoders; the first is the one that others are compared with"""
-    data: AdvStsData
-    settings: TextAttackSettings
-    out: str
-    """a folder"""
-    side: str = "both"
-    pooling: Optional[str] = None
-    max_length: Optional[int] = None
-    has_control: bool = True
-    names: Optional[Sequence[str]] = None
-    """what the models are called in tables; None: `short_names`"""
+class AdvStsRun(AdvStsOptions, ModelRun):
+    """What ``fastadv evaluate adv-sts`` runs: encoders under one attack."""
 
     def __post_init__(self):
-        twice = next((model for model in self.models if list(self.models).count(model) > 1), None)
-        if twice is not None:
-            raise UserError(f"--model {twice} is given twice; expected each model once")
-        if self.settings.recipe not in RECIPES:
-            raise UserError(f"recipe {self.settings.recipe!r}: adversarial STS takes one of {', '.join(RECIPES)}")
+        super().__post_init__()
+        if self.settings.recipe not in ADV_STS_RECIPES:
+            raise UserError(
+                f"recipe {self.settings.recipe!r}: adversarial STS takes one of {', '.join(ADV_STS_RECIPES)}"
+            )
         if self.side not in SIDES:
             raise UserError(f"--side {self.side!r}: expected one of {', '.join(SIDES)}")
-        object.__setattr__(self, "names", names_of(self.models, self.names))
 
     def check(self) -> None:
         """UserError for what can be found wrong without reading weights."""
-        from fastadv.encoder.weights.source import find_model
-
-        check_out(self.out)
-        self.settings.check()
-        for model in self.models:
-            source = find_model(model)
-            source.check_max_length(self.max_length)
+        sources = self.check_models()
+        check_settings(self.settings)
+        for source in sources:
             source.choose_pooling(self.pooling)
 
     def describe(self) -> str:
@@ -151,8 +122,7 @@ class AdvStsRun:
         from fastadv.evaluation.text_report.report import write_report
 
         self.check()
-        out = Path(self.out).expanduser()
-        (out / "parts").mkdir(parents=True, exist_ok=True)
+        out = self.opened_folder()
         cosines = {}
         runs = []
         for name, model in zip(self.names, self.models):
@@ -184,40 +154,26 @@ class AdvStsRun:
         """All pairs by one model; those that are done are read."""
         from fastadv.encoder.weights.source import find_model
 
-        out, settings = Path(self.out).expanduser(), self.settings
-        print_of_model = model_fingerprint(encoder)
-        key = ["adv-sts", ROWS_VERSION, print_of_model, encoder.pooling, encoder.max_length, vars(scale), self.side]
-        folder = str(find_model(model).location)
-        victim = SimilarityVictim(encoder, scale, self.side, settings.batch_size, folder)
-        facts: Dict[str, Any] = {"model": model, "fingerprint": print_of_model, "pooling": encoder.pooling}
-        texts = list(zip(self.data.rows, self.data.pairs.first, self.data.pairs.second, self.data.pairs.scores))
-        path = part_path(out / "parts", [*key, settings.as_key()], "csv")
-        # Inside, stderr is the log.
-        stream = sys.stderr
-        with locked_writer(path, is_pair=True) as writer, output_to(out / LOG):
-            done = {_key(row): row for row in writer.rows if row.outcome != ERROR}
-            waiting = [text for text in texts if (*text[:3], f"{text[3]:g}") not in done]
-            attacker = build_attacker(settings, victim)
-            facts["recipe"] = facts_of(attacker, [_asked(victim, *text[:3]) for text in texts])
-            bar = tqdm(
-                total=len(texts),
-                initial=len(texts) - len(waiting),
-                desc=name,
-                unit="pair",
-                disable=not progress,
-                file=stream,
-            )
-            with bar:
-                num_fooled = sum(row.outcome == SUCCEEDED for row in done.values())
-                for text in waiting:
-                    row = attack_pair(attacker, victim, settings, *text)
-                    writer.write(row)
-                    done[_key(row)] = row
-                    num_fooled += row.outcome == SUCCEEDED
-                    bar.set_postfix_str(f"{num_fooled / len(done):.0%} fooled", refresh=False)
-                    bar.update()
-        rows = [done[(*text[:3], f"{text[3]:g}")] for text in texts]
-        facts["spearman"], facts["spearman_adversarial"] = correlations(rows, [text[3] for text in texts])
+        settings, log = self.settings, self.folder / LOG
+        own_fingerprint = model_fingerprint(encoder)
+        key = ["adv-sts", ROWS_VERSION, own_fingerprint, encoder.pooling, encoder.max_length, vars(scale), self.side]
+        victim = SimilarityVictim(encoder, scale, self.side, settings.batch_size, str(find_model(model).location))
+        facts: Dict[str, Any] = {"model": model, "fingerprint": own_fingerprint, "pooling": encoder.pooling}
+        pairs = list(zip(self.data.rows, self.data.pairs.first, self.data.pairs.second, self.data.pairs.scores))
+
+        def attack(places: List[int]) -> Iterator[TextAttackRow]:
+            with output_to(log):
+                attacker = build_attacker(settings, victim)
+                facts["recipe"] = facts_of(attacker, [_asked(victim, *pair[:3]) for pair in pairs])
+            for place in places:
+                with output_to(log):
+                    row = attack_pair(attacker, victim, settings, *pairs[place])
+                yield row
+
+        path = part_path(self.folder / "parts", [*key, key_of(settings)], "csv")
+        keys = [RowKey(row, first, second, f"{human:g}") for row, first, second, human in pairs]
+        rows = complete_rows(path, keys, attack, name, progress)
+        facts["spearman"], facts["spearman_adversarial"] = correlations(rows, [pair[3] for pair in pairs])
         return AttackedModel(name, rows, facts)
 
     def _protocol(self, runs: Sequence[AttackedModel]) -> dict:
@@ -326,7 +282,3 @@ def spearman_lines(results: dict) -> str:
 def _asked(victim: SimilarityVictim, row: int, first: str, second: str) -> LabelledText:
     texts = (second,) if victim.side == "second" else (first, second)
     return LabelledText(row, texts, victim.names.index("kept"))
-
-
-def _key(row: TextAttackRow) -> tuple:
-    return row.row, row.first, row.second, row.label

@@ -15,125 +15,59 @@ import random
 import time
 import traceback
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
 
+from fastadv.config.text_attack import USED_BY, TextAttackSettings
 from fastadv.data.variants.substitution import draw_seed
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
-from fastadv.evaluation.recipes.text_recipes import NEEDS_MLM, NEEDS_VECTORS, Resources
-from fastadv.evaluation.recipes.text_recipes import RECIPES as TEXTATTACK_RECIPES
-from fastadv.evaluation.recipes.word_attacks import DEFAULT_GOALS, AntonymAttack, NegationAttack, SynonymAttack
+from fastadv.evaluation.recipes.text_recipes import Resources
+from fastadv.evaluation.recipes.word_attacks import AntonymAttack, NegationAttack, SynonymAttack
 from fastadv.evaluation.resources.attack_data import attack_data_folder
 from fastadv.evaluation.text.rows import ERROR, FAILED, SKIPPED, SUCCEEDED, TextAttackRow
-from fastadv.evaluation.text.search import GOALS, REMAIN, UNTARGETED, TextAttacker, Texts, TextSearch
+from fastadv.evaluation.text.search import TextAttacker, Texts, TextSearch
 from fastadv.evaluation.text.time_limit import time_limit
-from fastadv.evaluation.victims.text import DEFAULT_BATCH_SIZE, OutOfTime, TextVictim
+from fastadv.evaluation.victims.text import OutOfTime, TextVictim
 from fastadv.pages.shown_text import num_changed, word_changes
-
-WORD_RECIPES = ("antonym", "negation", "synonym")
-RECIPES = (*TEXTATTACK_RECIPES, *WORD_RECIPES)
-
-DEFAULT_MAX_SECONDS = 120.0
-
-USED_BY: Dict[str, tuple] = {
-    "word_sets": ("antonym", "synonym"),
-    "mlm": NEEDS_MLM,
-    "word_vectors": NEEDS_VECTORS,
-    "attack_data": TEXTATTACK_RECIPES,
-}
-"""which recipes read which file or folder"""
-_NEEDED = ("word_sets", "mlm", "word_vectors")
 
 _MAX_NOTE = 300
 
 
-@dataclass(frozen=True)
-class TextAttackSettings:
-    """What an attack is; every value has a say in its rows."""
+def check_settings(settings: TextAttackSettings, victims: Sequence[str] = ()) -> None:
+    """UserError for what an attack needs and is missing on the disk, or in the environment.
 
-    recipe: str
-    goal: Optional[str] = None
-    """``untargeted`` or ``remain`` (`fastadv.evaluation.text.search`); None: the recipe's own"""
-    max_queries: Optional[int] = None
-    """texts asked for at most, the text as given included; None: no limit"""
-    max_seconds: Optional[float] = DEFAULT_MAX_SECONDS
-    """a text; None: no limit"""
-    seed: int = 0
-    batch_size: int = DEFAULT_BATCH_SIZE
-    """texts a pass of the classifier"""
-    word_sets: Optional[str] = None
-    """a file of `fastadv.data.variants.word_sets`"""
-    mlm: Optional[str] = None
-    """a folder of a masked language model"""
-    word_vectors: Optional[str] = None
-    """a file of word vectors (``fastadv word-sets --vectors_out``)"""
-    attack_data: Optional[str] = None
-    """the folder of ``fastadv prepare-attack-data``; None: the usual place"""
+    Args:
+        victims: the folders of the attacked models.
+    """
+    if settings.word_sets is not None:
+        WordSets.load(settings.word_sets)
+    if settings.uses_textattack:
+        check_textattack()
+        for victim in victims:
+            resources_of(settings).check(settings.recipe, victim)
 
-    def __post_init__(self):
-        if self.recipe not in RECIPES:
-            raise UserError(f"recipe {self.recipe!r}: expected one of {', '.join(RECIPES)}")
-        own = DEFAULT_GOALS.get(self.recipe, UNTARGETED)
-        goal = own if self.goal is None else self.goal
-        if goal not in GOALS:
-            raise UserError(f"goal {goal!r}: expected one of {', '.join(GOALS)}")
-        if goal == REMAIN and own != REMAIN:
-            raise UserError(
-                f"goal {goal!r}: {self.recipe} keeps the true class, where an unchanged prediction is right; "
-                f"expected {UNTARGETED}, or one of {', '.join(r for r, g in DEFAULT_GOALS.items() if g == REMAIN)}"
-            )
-        object.__setattr__(self, "goal", goal)
-        for name, least in (("max_queries", 1), ("batch_size", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name} {value}: expected at least {least}")
-        # Not a number fails every comparison.
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise UserError(f"max_seconds {self.max_seconds}: expected more than 0")
-        for name, recipes in USED_BY.items():
-            if getattr(self, name) is not None and self.recipe not in recipes:
-                raise UserError(f"{name} is read by {', '.join(recipes)}; {self.recipe} has no use for it")
-            if getattr(self, name) is None and name in _NEEDED and self.recipe in recipes:
-                raise UserError(f"{self.recipe} needs --{name}")
 
-    @property
-    def uses_textattack(self) -> bool:
-        return self.recipe in TEXTATTACK_RECIPES
+def resources_of(settings: TextAttackSettings) -> Resources:
+    """What a recipe of TextAttack reads besides the victim."""
+    return Resources(data_dir=settings.attack_data, word_vectors=settings.word_vectors, mlm=settings.mlm)
 
-    @property
-    def resources(self) -> Resources:
-        """What a recipe of TextAttack reads beside the victim."""
-        return Resources(data_dir=self.attack_data, word_vectors=self.word_vectors, mlm=self.mlm)
 
-    def check(self, victims: Sequence[str] = ()) -> None:
-        """UserError for what is missing on the disk, or in the environment.
-
-        Args:
-            victims: the folders of the attacked models.
-        """
-        if self.word_sets is not None:
-            WordSets.load(self.word_sets)
-        if self.uses_textattack:
-            check_textattack()
-            for victim in victims:
-                self.resources.check(self.recipe, victim)
-
-    def as_key(self) -> dict:
-        """Plain values, with a hash of what lies in the files in place of their names."""
-        values = asdict(self)
-        for name in USED_BY:
-            if values[name] is not None:
-                values[name] = hash_of_files(values[name])
-        if self.uses_textattack:
-            values["attack_data"] = hash_of_files(attack_data_folder(self.attack_data) / "manifest.json")
-            values["textattack"] = importlib.metadata.version("textattack")
-        return values
+def key_of(settings: TextAttackSettings) -> dict:
+    """Plain values, with a hash of what lies in the files in place of their names."""
+    values = asdict(settings)
+    for name in USED_BY:
+        if values[name] is not None:
+            values[name] = hash_of_files(values[name])
+    if settings.uses_textattack:
+        values["attack_data"] = hash_of_files(attack_data_folder(settings.attack_data) / "manifest.json")
+        values["textattack"] = importlib.metadata.version("textattack")
+    return values
 
 
 def check_textattack() -> None:
@@ -171,7 +105,7 @@ def build_attacker(settings: TextAttackSettings, victim: TextVictim) -> TextAtta
         UserError: something it needs is missing.
     """
     if settings.uses_textattack:
-        return RecipeAttack.build(settings.recipe, victim, settings.resources)
+        return RecipeAttack.build(settings.recipe, victim, resources_of(settings))
     if settings.recipe == "negation":
         return NegationAttack(victim)
     kind: Callable = {"antonym": AntonymAttack, "synonym": SynonymAttack}[settings.recipe]
@@ -183,7 +117,7 @@ def attack_text(
 ) -> TextAttackRow:
     """The row of one text. An error of the attack is an outcome; its traceback goes to stderr."""
     search = TextSearch(text.texts, text.label, settings.goal, settings.max_queries)
-    start, note = time.monotonic(), ""
+    start, outcome, note = time.monotonic(), None, ""
     victim.begin(settings.max_seconds)
     try:
         with generators_aside(), time_limit(settings.max_seconds, OutOfTime):
@@ -193,23 +127,24 @@ def attack_text(
         note = "time"
     except Exception as error:
         traceback.print_exc()
-        return _row(search, text, victim, ERROR, time.monotonic() - start, _in_one_line(error))
+        outcome, note = ERROR, _in_one_line(error)
     finally:
         victim.begin()
     seconds = time.monotonic() - start
-    if search.before is None:
-        reason = f"the text itself was not classified within {settings.max_seconds:g} s"
-        return _row(search, text, victim, ERROR, seconds, reason)
-    if not search.is_right_before:
-        return _row(search, text, victim, SKIPPED, seconds)
-    if search.found is not None and search.after is not None:
-        return _row(search, text, victim, SUCCEEDED, seconds)
-    return _row(search, text, victim, FAILED, seconds, note or ("queries" if search.is_over else ""))
+    if outcome is None and search.before is None:
+        outcome, note = ERROR, f"the text itself was not classified within {settings.max_seconds:g} s"
+    elif outcome is None and not search.is_right_before:
+        outcome, note = SKIPPED, ""
+    elif outcome is None and search.found is not None and search.after is not None:
+        outcome, note = SUCCEEDED, ""
+    elif outcome is None:
+        outcome, note = FAILED, note or ("queries" if search.is_over else "")
+    return _row(search, text, victim.names, outcome, seconds, note)
 
 
 def error_row(text: LabelledText, victim_names: tuple, note: str) -> TextAttackRow:
     """The row of a text that ended whatever attacked it."""
-    return _error(TextSearch(text.texts, text.label), text, victim_names, 0.0, note)
+    return _row(TextSearch(text.texts, text.label), text, victim_names, ERROR, 0.0, note)
 
 
 def seed_by(seed: int, texts: Texts) -> None:
@@ -233,13 +168,16 @@ def generators_aside() -> Iterator[None]:
 
 
 def _row(
-    search: TextSearch, text: LabelledText, victim: TextVictim, outcome: str, seconds: float, note: str = ""
+    search: TextSearch, text: LabelledText, names: tuple, outcome: str, seconds: float, note: str = ""
 ) -> TextAttackRow:
-    names, given = victim.names, text.texts
+    """The row of a text as ``search`` left it; ``names`` are those of the victim's classes."""
+    given = text.texts
+    changed, after = (search.found, search.after) if outcome == SUCCEEDED else (given, search.before)
     if outcome == ERROR:
-        return _error(search, text, names, seconds, note)
-    has_succeeded = outcome == SUCCEEDED
-    changed, after = (search.found, search.after) if has_succeeded else (given, search.before)
+        said, scores = ("", ""), (float("nan"), float("nan"))
+    else:
+        said = tuple(names[int(probabilities.argmax())] for probabilities in (search.before, after))
+        scores = float(search.before[text.label]), float(after[text.label])
     return TextAttackRow(
         row=text.row,
         first=given[0],
@@ -248,35 +186,13 @@ def _row(
         outcome=outcome,
         first_adversarial=changed[0],
         second_adversarial=_second(changed),
-        predicted=names[int(search.before.argmax())],
-        predicted_adversarial=names[int(after.argmax())],
-        score=float(search.before[text.label]),
-        score_adversarial=float(after[text.label]),
+        predicted=said[0],
+        predicted_adversarial=said[1],
+        score=scores[0],
+        score_adversarial=scores[1],
         num_queries=search.num_queries,
         num_words=sum(len(part.split()) for part in given),
         num_words_changed=sum(map(count_changed, given, changed)),
-        seconds=seconds,
-        note=note,
-    )
-
-
-def _error(search: TextSearch, text: LabelledText, names: tuple, seconds: float, note: str) -> TextAttackRow:
-    given = text.texts
-    return TextAttackRow(
-        row=text.row,
-        first=given[0],
-        second=_second(given),
-        label=names[text.label],
-        outcome=ERROR,
-        first_adversarial=given[0],
-        second_adversarial=_second(given),
-        predicted="",
-        predicted_adversarial="",
-        score=float("nan"),
-        score_adversarial=float("nan"),
-        num_queries=search.num_queries,
-        num_words=sum(len(part.split()) for part in given),
-        num_words_changed=0,
         seconds=seconds,
         note=note,
     )

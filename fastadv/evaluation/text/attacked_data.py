@@ -4,36 +4,32 @@ import hashlib
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple
+from typing import Iterator
 
 import numpy as np
 
-from fastadv.data.labelled.find import LABEL, TEXT, LabelledTexts, open_labelled, read_labelled
+from fastadv.config.text_attack import AttackedTexts
+from fastadv.data.labelled.find import LabelledTexts, open_labelled, read_labelled
 from fastadv.data.labelled.labels import listed
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import with_rows
 
 
 @dataclass(frozen=True)
-class AttackedData:
-    """Which texts are attacked: a draw without replacement from a labelled source, in its order."""
+class AttackedData(AttackedTexts):
+    """The texts that are attacked, to be read."""
 
-    source: str
-    split: str = "test"
-    field: str = TEXT
-    label_field: str = LABEL
-    pair_field: Optional[str] = None
-    max_texts: Optional[int] = 1000
-    """None: all"""
-    seed: int = 0
-    labels: Optional[Tuple[str, ...]] = None
-    """names of the classes whose texts are drawn from; None: all"""
+    @property
+    def words(self) -> str:
+        """What is read, in words."""
+        some = "all" if self.max_texts is None else f"at most {self.max_texts:,}"
+        return f"{some} texts of {self.source} ({self.split})"
 
     def check(self) -> None:
         """UserError where there is no such source or column; reads no text."""
         open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
 
-    def read(self) -> Tuple[LabelledTexts, np.ndarray]:
+    def read(self) -> tuple[LabelledTexts, np.ndarray]:
         """The texts, and the row of each in its source, counted from 0."""
         data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
         allowed = self._allowed(data)

@@ -10,9 +10,8 @@ from typing import List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.text_attack import UNTARGETED
 from fastadv.evaluation.victims.text import TextVictim
-
-UNTARGETED, REMAIN = GOALS = ("untargeted", "remain")
 
 Texts = Tuple[str, ...]
 """one text, or the two of a pair"""

@@ -14,9 +14,10 @@ from typing import Dict, Sequence
 import torch
 from tqdm.auto import tqdm
 
+from fastadv.config.text_attack import TextAttackSettings
 from fastadv.data.variants.text_pairs import Texts
 from fastadv.errors import UserError
-from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings
+from fastadv.evaluation.text.attack import LabelledText, check_settings, resources_of
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
 from fastadv.objectives.needs import EpochAttack
@@ -39,9 +40,9 @@ def check_attack(plan: EpochAttack) -> None:
     """UserError for what is missing on the disk, or in the environment: an epoch before the attack is a long wait."""
     try:
         settings = settings_of(plan)
-        settings.check()
+        check_settings(settings)
         if settings.uses_textattack:
-            settings.resources.check(settings.recipe)
+            resources_of(settings).check(settings.recipe)
     except UserError as error:
         # Options are named as the command line of the attack has them.
         raise UserError(f"the attack at epochs' starts: {str(error).replace('--', 'objective_options.')}") from error

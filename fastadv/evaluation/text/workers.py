@@ -18,11 +18,11 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
+from fastadv.config.text_attack import TextAttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.text.attack import (
     LabelledText,
-    TextAttackSettings,
     attack_text,
     build_attacker,
     error_row,

@@ -7,41 +7,16 @@ by McNemar's exact test (METHODS.md, section 5).
 """
 
 import math
-from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import binomtest
 
+from fastadv.config.text_attack import ANY, CAPS, Cap
 from fastadv.evaluation.intervals import CONFIDENCE, paired_interval, value_interval
 from fastadv.evaluation.text.rows import ERROR, FAILED, OUTCOMES, SKIPPED, SUCCEEDED, TextAttackRow
 
 Rows = Sequence[TextAttackRow]
-
-_ROUNDING = 1e-9
-"""a fifth of 15 words are 3 words, whatever binary fractions say"""
-
-
-@dataclass(frozen=True)
-class Cap:
-    """How much of a text may change for a success to count; None: any number, any share."""
-
-    name: str
-    words: str
-    """in a table"""
-    max_words: Optional[int] = None
-    max_share: Optional[float] = None
-
-    def admits(self, row: TextAttackRow) -> bool:
-        """Whether the row changed no more than this."""
-        is_few = self.max_words is None or row.num_words_changed <= self.max_words
-        return is_few and (
-            self.max_share is None or row.num_words_changed <= self.max_share * row.num_words + _ROUNDING
-        )
-
-
-ANY = Cap("any", "any change")
-CAPS = (ANY, Cap("words_2", "≤ 2 words", max_words=2), Cap("share_20", "≤ 20 % of words", max_share=0.2))
 
 
 def is_fooled(row: TextAttackRow, cap: Cap = ANY) -> bool:

@@ -1,20 +1,19 @@
 """A text attack's report: JSON, a table as CSV and text, a PNG, and a page of the texts with their changed words."""
 
 import csv
-import importlib.metadata
 import json
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from fastadv.data.labelled.labels import LabelMap
-from fastadv.evaluation.embeddings.report import versions
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.chart import text_attack_png
 from fastadv.evaluation.text_report.findings import comparisons, findings, sentence
 from fastadv.evaluation.text_report.page import class_word, page
 from fastadv.evaluation.text_report.rates import CAPS, predicted_shares, rates, rates_by_class
+from fastadv.evaluation.versions import versions
 from fastadv.files.atomic_file import written_aside
 
 REPORT_FILES = ("text-attack.json", "text-attack-table.csv", "text-attack.png", "text-attack.html")
@@ -59,7 +58,7 @@ def summary(runs: Sequence[AttackedModel], protocol: Optional[Mapping[str, Any]]
         protocol = runs[0].facts.get("protocol", {}) if runs else {}
     return {
         "kind": "text attack",
-        "versions": {**versions(), "textattack": version_of("textattack")},
+        "versions": versions("textattack"),
         "protocol": json_ready(dict(protocol)),
         "confidence": CONFIDENCE,
         "caps": [{**vars(cap)} for cap in CAPS],
@@ -88,14 +87,6 @@ def _labels(runs: Sequence[AttackedModel]) -> List[str]:
         return list(named)
     found = {row.label for run in runs for row in run.rows}
     return list(LabelMap.in_order(found).names) if found else []
-
-
-def version_of(package: str) -> Optional[str]:
-    """None where the package is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def json_ready(value: Any) -> Any:

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastadv.config.text_attack import DEFAULT_BATCH_SIZE, SIDES
 from fastadv.errors import UserError
-from fastadv.evaluation.victims.text import DEFAULT_BATCH_SIZE, OutOfTime
+from fastadv.evaluation.victims.text import OutOfTime
 
 MARGIN = 1.0
 """points that the error must grow by"""
 
 MOVED, KEPT = NAMES = ("moved", "kept")
-SIDES = ("both", "second")
 
 Text = Union[str, Tuple[str, str]]
 
@@ -144,7 +144,7 @@ class SimilarityVictim:
         return torch.from_numpy(np.stack([1 - kept, kept], axis=1))
 
     def get_grad(self, text: Text) -> Dict[str, np.ndarray]:
-        """No gradient: a recipe that needs one is refused before (`adv_sts.RECIPES`)."""
+        """No gradient: a recipe that needs one is refused before (`fastadv.config.text_attack.ADV_STS_RECIPES`)."""
         raise UserError("an encoder of sentences has no gradient of a class; expected a recipe without gradients")
 
     def tokenize(self, texts: Sequence[Text], strip_prefix: bool = False) -> List[List[str]]:

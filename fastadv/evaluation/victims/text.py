@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastadv.config.text_attack import DEFAULT_BATCH_SIZE
 from fastadv.data.packing import PackedBatch
 from fastadv.data.tokenize_texts import tokenize
 from fastadv.errors import UserError
 from fastadv.evaluation.vectors.accuracy import check_finite
 
-DEFAULT_BATCH_SIZE = 32
 DEFAULT_CACHE_SIZE = 2**15
 """answers kept: more than an attack on one text asks for"""
 

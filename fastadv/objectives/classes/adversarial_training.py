@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from fastadv.config.bounds import Share
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import ClassificationObjective
@@ -28,7 +29,7 @@ class AdversarialTraining(ClassificationObjective):
 
     needs = Needs(labels=True, adversarial=AdversarialView())
 
-    def __init__(self, hidden_size: int, classifier, *, weight_clean: float = 0.5):
+    def __init__(self, hidden_size: int, classifier, *, weight_clean: Share = 0.5):
         super().__init__(hidden_size, classifier)
         if not 0 <= weight_clean <= 1:
             raise UserError(f"objective_options.weight_clean: {weight_clean} given, must be in [0, 1]")

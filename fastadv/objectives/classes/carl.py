@@ -21,15 +21,17 @@ class share a draw. A row without a negative has L_o = L_a = 0. A row that stand
 import logging
 import math
 from dataclasses import replace
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge
 from torch import Tensor
 
+from fastadv.config.bounds import Positive, ShareBelow1
 from fastadv.errors import UserError
-from fastadv.objectives.base import RunFacts, Views
+from fastadv.objectives.base import LossSizes, RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.classes.memory_bank import MemoryBanks, Negatives, Sharing
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -75,11 +77,11 @@ class CARL(ClassificationObjective):
         classifier,
         *,
         estimator: Literal["nce", "softmax"] = "nce",
-        temperature: float = 0.07,
-        num_negatives: int = 16000,
+        temperature: Positive = 0.07,
+        num_negatives: Annotated[int, Ge(1)] = 16000,
         negatives: Sharing = "per_batch",
-        momentum: float = 0.5,
-        start_step: Optional[int] = None,
+        momentum: ShareBelow1 = 0.5,
+        start_step: Annotated[int, Ge(0)] | None = None,
         normalize: bool = True,
     ):
         super().__init__(hidden_size, classifier)
@@ -204,6 +206,12 @@ class CARL(ClassificationObjective):
                 self.course.num_steps + 1,
                 ", ".join(str(label) for label in labels.unique().tolist()),
             )
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        """Those of a step once the contrast has begun."""
+        # Both anchors' scores, and their gradients by the anchors; the banks are constants.
+        of_negatives = 2 * 2 * 2.0 * sizes.num_sentences * self.num_negatives * sizes.hidden_size
+        return {**super().loss_flops(sizes), "negatives": of_negatives}
 
     def commit(self) -> None:
         for written, _ in self._pending:

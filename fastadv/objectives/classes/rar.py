@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fastadv.config.bounds import NotNegative
 from fastadv.errors import UserError
-from fastadv.objectives.base import Views
+from fastadv.objectives.base import LossSizes, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import AdversarialView, Needs
 
@@ -91,7 +92,7 @@ class RAR(ClassificationObjective):
         adversarial=AdversarialView(tokens=True, methods=("freelb",), raised_term="loss_classification"),
     )
 
-    def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: float = 0.1):
+    def __init__(self, hidden_size: int, classifier, *, weight_reconstruction: NotNegative = 0.1):
         super().__init__(hidden_size, classifier)
         if weight_reconstruction < 0:
             raise UserError(
@@ -106,6 +107,16 @@ class RAR(ClassificationObjective):
         self.reconstructor = Reconstructor(self.hidden_size, embedding_size, vocab_size).to(encoder.word_embeddings)
         # A function, since a module kept here would register the encoder's parameters once more.
         self._word_embeddings = lambda: encoder.word_embeddings
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        forward = 2.0 * sizes.num_tokens * sizes.embedding_size * (sizes.hidden_size + sizes.vocab_size)
+        # Above this many tokens logits are computed once more in the backward.
+        times = 3 + (sizes.num_tokens > TOKENS_AT_A_TIME)
+        return {**super().loss_flops(sizes), "reconstruction": times * forward}
+
+    def heads(self) -> list[nn.Module]:
+        # The reconstructor runs at tokens.
+        return [self.classifier]
 
     def exported_beside(self) -> dict[str, nn.Module]:
         return {"reconstructor": self.reconstructor}

@@ -14,6 +14,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from fastadv.config.bounds import NotNegative, Positive
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.classes.classification import Classifies
@@ -32,15 +33,16 @@ class SCAL(Classifies, ContrastiveObjective):
     """
 
     needs = Needs(labels=True, positive=True)
+    num_contrasts = 1
 
     def __init__(
         self,
         hidden_size: int,
         classifier: nn.Module,
         *,
-        weight_contrastive: float = 0.5,
+        weight_contrastive: NotNegative = 0.5,
         attack: bool = True,
-        temperature: float = 0.05,
+        temperature: Positive = 0.05,
         head: Literal["mlp", "bn_mlp", "none"] = "mlp",
         mask_duplicates: bool = True,
     ):

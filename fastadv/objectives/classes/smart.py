@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastadv.config.bounds import NotNegative
 from fastadv.errors import UserError
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
@@ -42,8 +43,8 @@ class SMART(ClassificationObjective):
         hidden_size: int,
         classifier: nn.Module,
         *,
-        weight_smoothness: float = 1.0,
-        weight_momentum: float = 1.0,
+        weight_smoothness: NotNegative = 1.0,
+        weight_momentum: NotNegative = 1.0,
     ):
         super().__init__(hidden_size, classifier)
         for name, weight in (("weight_smoothness", weight_smoothness), ("weight_momentum", weight_momentum)):

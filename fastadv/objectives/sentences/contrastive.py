@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fastadv.config.bounds import Positive
 from fastadv.encoder.heads import make_head
 from fastadv.errors import UserError
 from fastadv.objectives.base import Keys, Objective, Views
@@ -32,11 +33,11 @@ class ContrastiveObjective(Objective):
         self,
         hidden_size: int,
         *,
-        temperature: float = 0.05,
+        temperature: Positive = 0.05,
         head: Literal["mlp", "bn_mlp", "none"] = "mlp",
         multi_positive: MultiPositive = "sum",
         mask_duplicates: bool = True,
-        weight_hard_negative: float = 1.0,
+        weight_hard_negative: Positive = 1.0,
     ):
         super().__init__(hidden_size)
         if not temperature > 0:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fastadv.config.bounds import NotNegative, Share
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import AdversarialView, DetectionOptions, Needs
@@ -37,15 +38,16 @@ class RobustSentEmbed(ContrastiveObjective):
     """
 
     needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
+    num_contrasts = 3
 
     def __init__(
         self,
         hidden_size: int,
         *,
-        weight_adversarial: float = 1 / 128,
-        weight_rtd: float = 0.005,
+        weight_adversarial: NotNegative = 1 / 128,
+        weight_rtd: NotNegative = 0.005,
         rtd_generator: str = "none",
-        rtd_mask_ratio: float = 0.3,
+        rtd_mask_ratio: Share = 0.3,
         rtd_fill: Literal["sample", "argmax"] = "sample",
         rtd_reduction: Literal["mean", "sum"] = "mean",
         rtd_input: Literal["h", "z"] = "h",

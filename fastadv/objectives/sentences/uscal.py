@@ -9,6 +9,7 @@
 
 from torch import Tensor
 
+from fastadv.config.bounds import NotNegative
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import AdversarialView, Needs
@@ -24,7 +25,7 @@ class USCAL(ContrastiveObjective):
 
     needs = Needs(positive=True, adversarial=AdversarialView(keys=True))
 
-    def __init__(self, hidden_size: int, *, weight_adversarial: float = 0.5, **options):
+    def __init__(self, hidden_size: int, *, weight_adversarial: NotNegative = 0.5, **options):
         super().__init__(hidden_size, **options)
         if weight_adversarial < 0:
             raise UserError(f"objective_options.weight_adversarial: {weight_adversarial} given, must be 0 or more")

@@ -9,10 +9,12 @@
 """
 
 from dataclasses import replace
-from typing import Optional
+from typing import Annotated, Optional
 
+from annotated_types import Ge
 from torch import Tensor
 
+from fastadv.config.bounds import NotNegative, PositiveShare
 from fastadv.errors import UserError
 from fastadv.objectives.base import Views
 from fastadv.objectives.needs import EpochAttack, Needs
@@ -41,10 +43,10 @@ class A2T(AttackedTexts):
         hidden_size: int,
         classifier,
         *,
-        weight_adversarial: float = 1.0,
-        num_clean_epochs: int = 1,
-        share: float = 0.2,
-        max_queries: int = 200,
+        weight_adversarial: NotNegative = 1.0,
+        num_clean_epochs: Annotated[int, Ge(0)] = 1,
+        share: PositiveShare = 0.2,
+        max_queries: Annotated[int, Ge(1)] = 200,
         recipe: str = "a2t",
         word_vectors: Optional[str] = None,
         attack_data: Optional[str] = None,

@@ -10,6 +10,7 @@ from typing import Optional
 
 from torch import Tensor
 
+from fastadv.config.bounds import NotNegative
 from fastadv.objectives.base import Views
 from fastadv.objectives.texts.attacked_texts import AttackedTexts, Targets
 
@@ -26,7 +27,7 @@ class ADA(AttackedTexts):
         hidden_size: int,
         classifier,
         *,
-        weight_adversarial: float = 1.0,
+        weight_adversarial: NotNegative = 1.0,
         targets: Targets = "hard",
         victim: Optional[str] = None,
     ):

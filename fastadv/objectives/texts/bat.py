@@ -14,12 +14,14 @@ as log f(y | x) and meant as minus that.
 """
 
 from dataclasses import replace
-from typing import List, Literal, Optional
+from typing import Annotated, List, Literal, Optional
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor
 
+from fastadv.config.bounds import NotNegative
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention.layout import pad, padding_of
 from fastadv.encoder.pooling import mean_pool
@@ -29,6 +31,10 @@ from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import Needs
 
 DistanceOf = Literal["cls", "mean", "max"]
+
+
+Margin = Annotated[float, Interval(ge=0, le=2)]
+"""Between two cosine distances, each 1 - cosine"""
 
 
 class BAT(ClassificationObjective):
@@ -51,7 +57,7 @@ class BAT(ClassificationObjective):
         hidden_size: int,
         classifier,
         *,
-        margin: float = 1.0,
+        margin: Margin = 1.0,
         distance_of: DistanceOf = "cls",
         obstinate_labels: Optional[List[str]] = None,
     ):
@@ -111,9 +117,9 @@ class BATPairwise(BAT):
         hidden_size: int,
         classifier,
         *,
-        weight_fickle: float = 1.0,
-        weight_obstinate: float = 1.2,
-        margin: float = 1.0,
+        weight_fickle: NotNegative = 1.0,
+        weight_obstinate: NotNegative = 1.2,
+        margin: Margin = 1.0,
         distance_of: DistanceOf = "cls",
         obstinate_labels: Optional[List[str]] = None,
     ):
@@ -152,8 +158,8 @@ class BATTriplet(BAT):
         hidden_size: int,
         classifier,
         *,
-        weight_triplet: float = 1.0,
-        margin: float = 1.0,
+        weight_triplet: NotNegative = 1.0,
+        margin: Margin = 1.0,
         distance_of: DistanceOf = "cls",
         obstinate_labels: Optional[List[str]] = None,
     ):

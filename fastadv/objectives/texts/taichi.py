@@ -35,8 +35,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastadv.config.bounds import Positive
 from fastadv.errors import UserError
-from fastadv.objectives.base import Views
+from fastadv.objectives.base import LossSizes, Views
 from fastadv.objectives.classes.classification import ClassificationObjective
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.ranks import ALONE
@@ -64,7 +65,7 @@ class TaiChi(ClassificationObjective):
         *,
         ablation: Ablation = "none",
         similarity: Literal["cosine", "neg_l2"] = "cosine",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
     ):
         super().__init__(hidden_size, classifier)
         if not temperature > 0:
@@ -72,7 +73,7 @@ class TaiChi(ClassificationObjective):
         self.ablation, self.similarity, self.temperature = ablation, similarity, temperature
         self.needs = replace(self.needs, second_network=ablation in ("none", "no_kl", "no_ctr"))
         self._has_contrast = ablation != "no_ctr"
-        self.num_contrasts = 0 if ablation == "no_ctr" else 2 if self.needs.second_network else 1
+        self.num_gathered = 0 if ablation == "no_ctr" else 2 if self.needs.second_network else 1
         self._has_divergence = ablation in ("none", "no_ctr", "no_adv")
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
@@ -101,6 +102,13 @@ class TaiChi(ClassificationObjective):
             of_rows = kl_divergence(adversarial.attacked_logits, clean.attacked_logits)
             terms["loss_kl_adversarial"] = pairs.mean(of_rows)
         return sum(terms.values()), {name: value.detach() for name, value in terms.items()}
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        found = super().loss_flops(sizes)
+        if self.num_gathered and self.similarity == "cosine":
+            # Distances are formed by differences, which are no products.
+            found["contrasts"] = 3 * self.num_gathered * sizes.comparison
+        return found
 
     def _contrast(self, anchors: Tensor, keys: Tensor, pairs: "_Pairs") -> Tensor:
         """CTR of ``anchors`` (B, D) and this rank's ``keys`` (B, D): mean over paired rows i of

@@ -6,7 +6,7 @@ from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.pages.words import bullets, paragraph
 from fastadv.report.named import Looks, evaluations_of, system_name
-from fastadv.report.records import Evaluation, Number
+from fastadv.report.records import Evaluation, Number, quantity_words
 from fastadv.report.sections.section import Html, Part, Section
 from fastadv.report.sources import Source
 
@@ -28,7 +28,7 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
             if number.model is None:
                 name = system_name(source, number.system, evaluations)
                 systems += [] if name in systems else [name]
-                cells.setdefault(number.part, {}).setdefault(number.what, {})[name] = number
+                cells.setdefault(number.quantity.part, {}).setdefault(number.what, {})[name] = number
     parts: List[Part] = [Html(paragraph(_NOTE))]
     for name, one in evaluations:
         of_which = f"{name}: " if len(sources) > 1 else ""
@@ -59,12 +59,12 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
 
 
 def _arrow(row: Dict[str, Number]) -> str:
-    return {"higher": " ↑", "lower": " ↓", None: ""}[next(iter(row.values())).better]
+    return {"higher": " ↑", "lower": " ↓", None: ""}[next(iter(row.values())).quantity.better]
 
 
 def _is_large(number: Number) -> bool:
     value = number.estimate.value
-    return value is None or number.unit in ("x 100", "%") or abs(value) >= 10
+    return value is None or number.quantity.unit in ("x 100", "%") or abs(value) >= 10
 
 
 def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: List[str], looks: Looks) -> List[Chart]:
@@ -73,8 +73,8 @@ def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: Li
     for row in of_part.values():
         for system, number in row.items():
             if number.estimate.value is not None:
-                key = (number.set, number.metric, number.unit)
-                point = Point(Estimate(number.epsilon or 0.0), number.estimate)
+                key = (number.quantity.set, number.quantity.metric, number.quantity.unit)
+                point = Point(Estimate(number.quantity.epsilon or 0.0), number.estimate)
                 curves.setdefault(key, {}).setdefault(system, []).append(point)
     charts = []
     for (set_name, metric, unit), of_systems in curves.items():
@@ -101,7 +101,7 @@ def _spreads(evaluations: Sequence[Tuple[str, Evaluation]], systems: List[str]) 
         for number in evaluation.numbers:
             if number.model is None and number.spread is not None and number.estimate.value is not None:
                 name = system_name(source, number.system, evaluations)
-                cells.setdefault((number.part, number.what), {})[name] = number
+                cells.setdefault((number.quantity.part, number.what), {})[name] = number
     columns = [Column("part", is_text=True), Column("what", is_text=True), *map(Column, systems)]
     lines = [[*key, *(row[name].spread if name in row else None for name in systems)] for key, row in cells.items()]
     forms = [".2f" if all(map(_is_large, row.values())) else ".3f" for row in cells.values()]
@@ -117,10 +117,9 @@ def _differences(evaluations: Sequence[Tuple[str, Evaluation]]) -> Table:
     lines = []
     for source, evaluation in evaluations:
         for row in evaluation.differences:
-            at = "" if row["epsilon"] is None else f", epsilon {row['epsilon']:g}"
-            what = f"{' '.join(filter(None, (row['set'], row['metric'].replace('_', ' '))))}{at}"
-            names = [system_name(source, row[side], evaluations) for side in ("system", "baseline")]
-            lines.append([*names, row["part"], what, row["test"], row["difference"], row["p_value"], row["p_holm"]])
+            names = [system_name(source, side, evaluations) for side in (row.system, row.baseline)]
+            what = quantity_words(row.quantity)
+            lines.append([*names, row.quantity.part, what, row.test, row.estimate, row.p_value, row.p_holm])
     baselines, tests = ({line[i] for line in lines} for i in (1, 4))
     of_what, by_what, said = "the baseline", "", []
     if len(baselines) == 1:

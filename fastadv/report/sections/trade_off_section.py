@@ -4,6 +4,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from fastadv.evaluation.suite.schema import Counterpart, Quantity
 from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.report.named import Found, Looks, evaluations_of, found, system_name, system_names
@@ -16,10 +17,6 @@ from fastadv.report.sources import Source
 MAX_CHARTS = 6
 """the table has all"""
 _PROBE, _CLEAN_PROBE = "probe@", "probe@0"
-
-_UNDER_ATTACK = " under attack"
-_RATES_OF_SUCCESS = ("attack success", "fooled")
-"""of the attacker, as evaluation.json names them"""
 _TOWARDS = {"higher": "the upper right", "lower": "the lower right", None: "the right"}
 
 Pairs = Dict[str, Tuple[Estimate, Estimate]]
@@ -140,49 +137,39 @@ def _texts(sources: Sequence[Source], looks: Looks) -> List[TradeOff]:
 
 def _not_of_an_evaluation(sources: Sequence[Source], kind: str) -> List[Found]:
     """Records whose numbers evaluation.json does not have: there they are means over a system's seeds."""
-    parts = {(s.name, n.part) for s in sources if s.evaluation is not None for n in s.evaluation.numbers}
+    parts = {(s.name, n.quantity.part) for s in sources if s.evaluation is not None for n in s.evaluation.numbers}
     return [one for one in found(sources, kind) if (one.source, one.place) not in parts]
 
 
 def _evaluations(sources: Sequence[Source]) -> List[TradeOff]:
-    """What was measured under each attack, against the same without it; else against STS-B. Over all evaluations."""
+    """What was measured under each attack, against its clean counterpart. Over all evaluations."""
     evaluations = evaluations_of(sources)
-    clean: Dict[Tuple[str, str, str], Dict[str, Number]] = {}
-    attacked: Dict[Tuple[str, str, str, str, Optional[str]], Dict[float, Dict[str, Estimate]]] = {}
+    clean: Dict[Counterpart, Dict[str, Number]] = {}
+    attacked: Dict[Quantity, Dict[float, Dict[str, Estimate]]] = {}
     for source, evaluation in evaluations:
         for number in evaluation.numbers:
+            quantity = number.quantity
             if number.model is not None or number.estimate.value is None:
                 continue
             name = system_name(source, number.system, evaluations)
-            if _is_attacked(number):
-                key = (number.part, number.set, number.metric, number.unit, number.better)
-                attacked.setdefault(key, {}).setdefault(number.epsilon or 0.0, {})[name] = number.estimate
-            elif number.epsilon is None:
-                clean.setdefault((number.part, number.set, number.metric), {})[name] = number
+            if quantity.attacked_from:
+                at_any = quantity._replace(epsilon=None)
+                attacked.setdefault(at_any, {}).setdefault(quantity.epsilon or 0.0, {})[name] = number.estimate
+            elif quantity.epsilon is None:
+                clean.setdefault((quantity.part, quantity.set, quantity.metric), {})[name] = number
     results = []
-    for (part, set_name, metric, unit, better), by_radius in attacked.items():
-        of_clean = next((clean[key] for key in _counterparts(part, set_name, metric) if key in clean), {})
+    for quantity, by_radius in attacked.items():
+        of_clean = next((clean[place] for place in quantity.attacked_from if place in clean), {})
         every = dict.fromkeys(name for of_systems in by_radius.values() for name in of_systems)
         radii_of = {n: [radius for radius, of in by_radius.items() if n in of] for n in every if n in of_clean}
         for radius, shared in shared_radii(radii_of, _middle):
             pairs = {name: (of_clean[name].estimate, by_radius[radius][name]) for name in shared}
-            at = f", ε = {radius:g}" if radius else ""
-            words = f"{part}: {set_name} {metric}{at}{f', {unit}' if unit else ''}"
+            at, unit = f", ε = {radius:g}" if radius else "", f", {quantity.unit}" if quantity.unit else ""
+            words = f"{quantity.part}: {quantity.set} {quantity.metric}{at}{unit}"
             missing = [name for name in every if name not in pairs]
-            results.append(TradeOff(next(iter(of_clean.values())).what, words, pairs, better, missing=missing))
+            clean_words = next(iter(of_clean.values())).what
+            results.append(TradeOff(clean_words, words, pairs, quantity.better, missing=missing))
     return results
-
-
-def _is_attacked(number: Number) -> bool:
-    """By the names that `fastadv evaluate all` gives; what an attack costs (queries) is no quality of the model."""
-    is_rate = number.metric.endswith(_UNDER_ATTACK) or number.metric in _RATES_OF_SUCCESS
-    return is_rate or (number.epsilon is not None and number.epsilon > 0)
-
-
-def _counterparts(part: str, set_name: str, metric: str) -> List[Tuple[str, str, str]]:
-    """(part, set, metric) of what a number under attack would be without it, the nearest first."""
-    names = ("accuracy", "spearman") if metric in _RATES_OF_SUCCESS else (metric.removesuffix(_UNDER_ATTACK),)
-    return [*((part, set_name, name) for name in names), ("sts", "STS-B", "spearman")]
 
 
 def _probes(sources: Sequence[Source]) -> List[TradeOff]:

@@ -15,7 +15,7 @@ from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.text import TokenizedText, collate, sentence_id
 from fastadv.dry_run import describe_plan
-from fastadv.engine.build import TrainingData
+from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
 
 CLS, SEP = 1, 2
@@ -256,7 +256,7 @@ def config(source, tmp_path):
 
 
 def test_training_batches_have_labels(config, source, tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="fastadv.engine.build"):
+    with caplog.at_level(logging.INFO, logger="fastadv.engine.training_data"):
         data = TrainingData(config, Letters(), progress=False)
     assert data.label_map.names == ("mixed", "neg", "pos")
     assert "3 classes, 5 rows: mixed 1, neg 2, pos 2" in caplog.text and "fewer than 10 rows" in caplog.text

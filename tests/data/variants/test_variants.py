@@ -10,7 +10,7 @@ from fastadv.data.variants.substitution import antonym_draw, draw_seed, synonym_
 from fastadv.data.variants.text_pairs import PAIR_COLUMNS, read_pairs, write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
-from fastadv.engine.build import TrainingData
+from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
 
 SETS = WordSets(

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
@@ -23,7 +24,6 @@ from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.source import find_model
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import attack_classifier
-from fastadv.evaluation.embeddings.settings import AttackSettings
 
 CLASSES = LabelMap(("world", "sports", "business", "science"))
 

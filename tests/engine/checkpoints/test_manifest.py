@@ -22,10 +22,10 @@ from fastadv.engine.checkpoints.manifest import (
     read_manifest,
     write_manifest,
 )
-from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
 from fastadv.launch.load import load_config
 from fastadv.train import main
+from tests.quick_trainer import Trainer
 
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 

@@ -11,8 +11,8 @@ from fastadv.cli.main import main
 from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints.checkpoint import load_plain
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of, newest_checkpoint
-from fastadv.engine.loop import Trainer
 from fastadv.errors import UserError
+from tests.quick_trainer import Trainer
 from tests.ranks.workers.reshape_worker import config_of, go_on, start
 from tests.ranks.workers.start import run_ranks
 

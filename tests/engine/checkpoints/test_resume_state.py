@@ -8,15 +8,14 @@ from deepspeed.utils import safe_get_full_fp32_param
 
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.loop import Trainer
-from fastadv.engine.selection import BestWeights
+from tests.quick_trainer import Trainer
 
 PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 
 
 def state_of(trainer):
     """Everything that a step depends on, as DeepSpeed, torch and the parts themselves tell it; not as it is saved."""
-    engine, step = trainer._engine, trainer._step
+    engine, step = trainer.engine, trainer.run.step
     whole = (lambda p: p) if not engine.zero_optimization() else safe_get_full_fp32_param
     optimizer = engine.optimizer if not engine.zero_optimization() else engine.optimizer.optimizer
     state = {
@@ -29,7 +28,7 @@ def state_of(trainer):
         "position": vars(trainer.position),
         "V": step.eta_table.state_dict() if step.eta_table is not None else None,
         "adaptive": step.adaptive.state_dict(),
-        "best weights": BestWeights(trainer.run_folder).load(trainer.position.best_step),
+        "best weights": trainer.selection.load(trainer.position.best_step),
     }
     return copied(state)
 

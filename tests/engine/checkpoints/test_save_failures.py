@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastadv.config.schema import to_yaml
+from fastadv.config.schema import Config, to_yaml
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of
 from fastadv.engine.checkpoints.manifest import disk_errors_explained, write_file
-from fastadv.engine.loop import Trainer
-from fastadv.engine.selection import BestWeights
+from fastadv.engine.selection import Selection
 from fastadv.errors import SaveFailed
 from fastadv.train import main
+from tests.quick_trainer import Trainer
 from tests.ranks.workers.start import run_ranks
 
 # Below the weights, above the log: what such a limit stops is the checkpoint.
@@ -127,7 +127,7 @@ def test_a_folder_without_permission_is_one_line(make_config):
 
 
 def test_best_weights_that_find_no_room_leave_those_before(tmp_path):
-    best = BestWeights(tmp_path)
+    best = Selection(Config(), tmp_path, None, None)
     best.save(1, {"w": torch.ones(10)})
     with file_size_limit(), pytest.raises(SaveFailed, match="best-step-2.*: File too large"):
         best.save(2, {"w": torch.ones(LIMIT_BYTES)})

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.engine.loop import Trainer
 from fastadv.engine.monitor.collapse import ENOUGH_ROWS, Collapsed, CollapseWatch, Geometry
 from fastadv.evaluation.vectors.geometry import uniformity
+from tests.quick_trainer import Trainer
 
 D = 96
 

@@ -10,10 +10,10 @@ import torch
 
 from fastadv.data.batching import BatchOrder
 from fastadv.encoder import Encoder
-from fastadv.engine.loop import Trainer
 from fastadv.engine.monitor import gauges
 from fastadv.engine.step.perturbation_metrics import norm_sums
 from fastadv.files.clock import Clock
+from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES
 
 PHASES = {"data", "forward", "search", "adversarial", "backward", "optimizer", "other"}

@@ -17,7 +17,8 @@ from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint import checkpoint_folders, newest_checkpoint, read_state
 from fastadv.engine.guards import Guard
-from fastadv.engine.loop import Interrupted, TooManySkips, Trainer
+from fastadv.engine.loop import Interrupted, TooManySkips
+from tests.quick_trainer import Trainer
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.errors import UserError
 from fastadv.perturbation import NonFiniteGradient
@@ -89,7 +90,7 @@ def test_callbacks_come_in_order(make_config, pairs_file):
 
 def test_the_run_folder_holds_what_is_promised(make_config, step_lines):
     config = make_config(**{"train.max_steps": None, "train.num_epochs": 2})
-    folder = Trainer(config).fit()
+    folder = Trainer(config, writes_report=True).fit()
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.yaml", "metrics.jsonl", "tensorboard", "checkpoints", "model", "report.html"}
     lines = step_lines(folder)
@@ -139,7 +140,7 @@ def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, sco
         seen.append({name: value.clone() for name, value in encoder.hf.state_dict().items()})
         return scores[len(seen) - 1]
 
-    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: score)
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: score)
     config = make_config(**{"dev.data": pairs_file, "train.eval_every": 1, "train.save_every": 1})
     trainer = Trainer(config)
     folder = trainer.fit()
@@ -157,7 +158,7 @@ def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, sco
 @pytest.mark.parametrize("scores, best", [([math.nan, 1.0, math.nan, 0.5], 2), ([math.nan] * 4, None)])
 def test_a_score_that_is_no_number_is_never_the_best(make_config, pairs_file, monkeypatch, scores, best):
     remaining = iter(scores)
-    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: lambda encoder: next(remaining))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(remaining))
     trainer = Trainer(make_config(**{"dev.data": pairs_file, "train.eval_every": 1}))
     folder = trainer.fit()
     assert trainer.position.best_step == best
@@ -168,7 +169,7 @@ def test_a_score_that_is_no_number_is_never_the_best(make_config, pairs_file, mo
 
 def test_the_best_score_survives_a_stop(make_config, pairs_file, monkeypatch):
     scores = iter([5.0, 1.0, 2.0, 3.0])
-    monkeypatch.setattr("fastadv.engine.loop.dev_score", lambda data: lambda encoder: next(scores))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
     config = make_config(**{"dev.data": pairs_file, "train.eval_every": 1})
 
     class Stop(Callback):
@@ -208,7 +209,7 @@ def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, st
     states = []
 
     def record(trainer):
-        held = {**trainer._step.state_dict(), **trainer._step.extra_state_dict()}
+        held = {**trainer.run.step.state_dict(), **trainer.run.step.extra_state_dict()}
         states.append({name: value.clone() for name, value in held.items()})
 
     class Watch(Callback):

@@ -1,4 +1,4 @@
-"""Runs of the supervised systems: what they score, when they end, what they export, and that they can be resumed."""
+"""Runs of the supervised systems: what they score, when they end, and what they export."""
 
 import numpy as np
 import pytest
@@ -9,50 +9,20 @@ from transformers import AutoModelForSequenceClassification
 
 from fastadv.data.labelled.find import read_labelled
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.callbacks import Callback
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
 from fastadv.dry_run import PlanOptions, describe_plan
+from tests.engine.systems import CLASSES
 from tests.small_runs import SENTENCES
 
-CLASSES = ("bad", "fair", "good", "great")
-PERTURBATIONS = {
-    "fine_tuning": {},
-    "fgsm": {"method": "fgsm", "epsilon": 0.02},
-    "fgm": {"method": "fgm", "epsilon": 0.5},
-    "pgd": {"method": "pgd", "norm": "l2", "epsilon": 0.5, "alpha": 0.3, "num_steps": 2, "sigma": 0.1},
-    "freelb": {"method": "freelb", "epsilon": None, "alpha": 0.1, "num_steps": 2, "sigma": 0.3},
-    "scal": {"method": "fgm", "epsilon": 0.5},
-}
-OBJECTIVES = {
-    "fine_tuning": ("fine_tuning", {}),
-    "freelb": ("adversarial_training", {"weight_clean": 0.0}),
-    "scal": ("scal", {}),
-}
+SYSTEMS = ("fine_tuning", "fgsm", "fgm", "pgd", "freelb", "scal")
 
 
 @pytest.fixture
-def make_supervised(make_config, tmp_path):
-    """``make_supervised("freelb", "run", **changes)``: a run on twelve sentences of four classes, scored on eight."""
-    rows = [f"{text}\t{CLASSES[i % 4]}" for i, text in enumerate(SENTENCES)]
-    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    (tmp_path / "dev.tsv").write_text("\n".join(["text\tlabel", *rows[:8]]) + "\n")
-
-    def make(system, name="run", **changes):
-        objective, options = OBJECTIVES.get(system, ("adversarial_training", {}))
-        own = {
-            "objective": objective,
-            "objective_options": options,
-            "data.train": str(tmp_path / "train.tsv"),
-            "data.label_field": "label",
-            "dev.data": str(tmp_path / "dev.tsv"),
-            "train.eval_every": 2,
-            "perturbation.epsilon_relative": None,
-            **{f"perturbation.{key}": value for key, value in PERTURBATIONS[system].items()},
-        }
-        return make_config(name, **{**own, **changes})
-
-    return make
+def make_supervised(make_system, tmp_path):
+    """``make_supervised("freelb", "run", **changes)``: a run that is scored on the first eight of its sentences."""
+    scored = {"dev.data": str(tmp_path / "dev.tsv"), "train.eval_every": 2}
+    return lambda system, name="run", **changes: make_system(system, name, **{**scored, **changes})
 
 
 @pytest.fixture
@@ -70,7 +40,7 @@ def scripted(monkeypatch):
     return script
 
 
-@pytest.mark.parametrize("system", PERTURBATIONS)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_the_export_is_what_was_trained(system, make_supervised):
     trainer = Trainer(make_supervised(system, **{"train.max_steps": 30, "train.eval_every": 15, "optimizer.lr": 3e-3}))
     folder = trainer.fit()
@@ -79,7 +49,7 @@ def test_the_export_is_what_was_trained(system, make_supervised):
     theirs = AutoModelForSequenceClassification.from_pretrained(folder / "model")
     assert list(theirs.config.id2label.values()) == list(CLASSES)
     logits = exported.classify_texts(SENTENCES)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(SENTENCES))
     dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
     predicted = exported.classify_texts(dev.first).argmax(axis=1)
     assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
@@ -95,7 +65,7 @@ def test_a_classifier_of_means_is_exported_as_trained(system, stage, make_superv
     exported = Classifier.from_pretrained(str(folder / "model"))
     assert exported.encoder.pooling == "mean" and exported.label_map.names == CLASSES
     logits = exported.classify_texts(SENTENCES)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(SENTENCES))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(SENTENCES))
     dev = read_labelled(trainer.config.dev.data, label_map=exported.label_map)
     predicted = exported.classify_texts(dev.first).argmax(axis=1)
     assert trainer.position.best_score == pytest.approx(100 * np.mean(predicted == np.array(dev.labels)))
@@ -134,31 +104,6 @@ def test_patience_ends_the_run(make_supervised, scripted, scores, patience, last
     assert again.position.step == last_step
 
 
-class StopAfter(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.step:
-            trainer.request_stop()
-
-
-@pytest.mark.parametrize("system, stage", [("freelb", 0), ("scal", 0), ("scal", 1), ("scal", 3), ("fgm", 2)])
-def test_stopped_and_resumed_is_the_run_never_stopped(system, stage, make_supervised, step_lines):
-    options = {"engine.zero_stage": stage, "dev.patience": 9}
-    whole = Trainer(make_supervised(system, "whole", **options))
-    whole.fit()
-    stopped = make_supervised(system, "stopped", **options)
-    Trainer(stopped, [StopAfter(1)]).fit()
-    Trainer(stopped, [StopAfter(3)]).fit()
-    last = Trainer(stopped)
-    last.fit()
-    assert step_lines(last.run_folder) == step_lines(whole.run_folder)
-    assert last.position == whole.position
-    left, right = (load_file(run.run_folder / "model" / "model.safetensors") for run in (whole, last))
-    assert all(torch.equal(value, right[name]) for name, value in left.items())
-
-
 @pytest.mark.parametrize("system", ["scal", "fgm"])
 def test_zero_stages_train_alike(system, make_supervised, step_lines):
     losses = []
@@ -174,7 +119,7 @@ def test_a_clean_pass_is_made_only_where_the_loss_has_it(make_supervised):
     """z_adv alone is watched where FreeLB makes no clean pass; dev scores and the collapse watch go on."""
     trainer = Trainer(make_supervised("freelb"))
     trainer.fit()
-    assert set(trainer._step.watch.vectors) == {"z_adv"}
+    assert set(trainer.run.step.watch.vectors) == {"z_adv"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Runs of TaiChi: from a CSV of pairs to two networks that classify, resumed, at every stage, in bfloat16, averaged."""
 
-import csv
 import json
 
 import numpy as np
@@ -14,50 +13,21 @@ from fastadv.encoder import Encoder
 from fastadv.encoder.weights.averaging import average_classifiers
 from fastadv.encoder.classifier.classification_head import HEAD_FILE
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.build import TrainingData, build_step
-from fastadv.engine.loop import Trainer
+from fastadv.engine.build import build_step
+from fastadv.engine.training_data import TrainingData
+from tests.quick_trainer import Trainer
 from fastadv.distributed.optimizer import build_optimizer
 from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
 from fastadv.dry_run import describe_plan
+from tests.engine.systems import ATTACKED, CLASSES
 from tests.small_runs import SENTENCES
-
-CLASSES = ("bad", "fair", "good", "great")
-# Row → its text under an attack; the other five have none.
-ATTACKED = {
-    0: "the film was not veery good .",
-    1: "a wondrful story !",
-    3: "the acter was great , but the plot was slow .",
-    5: "love this camera and thiss music .",
-    6: "evry scene was sad and slow",
-    9: "hatte it",
-    11: "the storyy is with this actor",
-}
-FILES = ("model.safetensors", HEAD_FILE)
 
 
 @pytest.fixture
-def make(make_config, tmp_path):
+def make(make_system):
     """``make("run", **changes)``: a run on twelve sentences of four classes, seven of them with a pair."""
-    rows = [f"{text}\t{CLASSES[i % 4]}" for i, text in enumerate(SENTENCES)]
-    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    with open(tmp_path / "pairs.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["first", "second", "label", "first_adversarial", "second_adversarial"])
-        writer.writerows([SENTENCES[i], "", CLASSES[i % 4], text, ""] for i, text in ATTACKED.items())
-
-    def make(name="run", **changes):
-        own = {
-            "objective": "taichi",
-            "encoder.pooling": "mean",
-            "data.train": str(tmp_path / "train.tsv"),
-            "data.label_field": "label",
-            "data.pairs": str(tmp_path / "pairs.csv"),
-            "perturbation.epsilon_relative": None,
-        }
-        return make_config(name, **{**own, **changes})
-
-    return make
+    return lambda name="run", **changes: make_system("taichi", name, **changes)
 
 
 def networks_of(folder):
@@ -86,19 +56,6 @@ def test_from_a_csv_of_pairs_to_two_networks_that_classify(make, tmp_path, capsy
     # SentenceTransformer's and AutoModel's reader finds the clean network's encoder.
     vectors = Encoder.from_pretrained(str(folder / "model")).encode_texts(SENTENCES)
     np.testing.assert_array_equal(vectors, clean.encoder.encode_texts(SENTENCES))
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_a_stopped_run_goes_on_to_the_same_weights(make, stage, stop_after, step_lines):
-    changes = {"engine.zero_stage": stage, "train.max_steps": 5, "train.save_every": 1}
-    whole = Trainer(make("whole", **changes)).fit()
-    config = make("stopped", **changes)
-    Trainer(config, callbacks=[stop_after(3)]).fit()
-    stopped = Trainer(config).fit()
-    assert step_lines(stopped) == step_lines(whole)
-    for file in [path for name in FILES for path in (f"model/{name}", f"model/second/{name}")]:
-        ours, theirs = load_file(stopped / file), load_file(whole / file)
-        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours), file
 
 
 def test_stages_and_pieces_train_alike(make, step_lines):
@@ -142,7 +99,7 @@ def test_ablations_run_and_export_what_they_have(ablation, make):
 def test_without_what_has_no_pair_there_are_seven_rows(make):
     trainer = Trainer(make(**{"data.unpaired": "drop", "train.max_steps": None}))
     trainer.fit()
-    assert len(trainer._data.text) == 7 and trainer.total_steps == 1
+    assert len(trainer.run.data.text) == 7 and trainer.total_steps == 1
 
 
 def test_both_networks_start_alike_and_are_trained_at_the_same_rates(make):

@@ -12,82 +12,20 @@ from fastadv.config.schema import to_yaml
 from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.loop import Trainer
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
 from fastadv.dry_run import describe_plan
+from tests.engine.systems import ATTACKED, CLASSES
 from tests.small_runs import SENTENCES
 
-CLASSES = ("bad", "fair", "good", "great")
-SETS = WordSets(
-    {"good": ("fine", "great"), "film": ("movie",), "slow": ("dull", "sad"), "plot": ("story",), "it": ("this",)},
-    {"good": ("bad",), "slow": ("sharp",), "wonderful": ("terrible",), "always": ("never",), "love": ("hate",)},
-)
-# Row → its text under an attack; the others have none.
-ATTACKED = {0: "the film was not veery good .", 3: "the acter was great .", 4: "nevver", 9: "hatte it", 11: "storyy"}
-SYSTEMS = {
-    "safer": ("safer", {}),
-    "ada": ("ada", {}),
-    "ada_soft": ("ada", {"targets": "soft"}),
-    "base_adv": ("base_adv", {}),
-    "base_adv_soft": ("base_adv", {"targets": "soft"}),
-    "a2t": ("a2t", {"share": 0.25, "num_clean_epochs": 1}),
-    "bat_pairwise": ("bat_pairwise", {"obstinate_labels": ["good", "great"]}),
-    "bat_triplet": ("bat_triplet", {"distance_of": "max"}),
-}
+SYSTEMS = ("safer", "ada", "ada_soft", "base_adv", "base_adv_soft", "a2t", "bat_pairwise", "bat_triplet")
 
 
 @pytest.fixture
-def victim(make_config, tmp_path):
-    """A trained classifier of the same texts, as fine-tuning exports it."""
-    config = make_config("victim", **{"objective": "fine_tuning", "data.label_field": "label", "train.max_steps": 2})
-    config.data.train, config.perturbation.epsilon_relative = str(tmp_path / "train.tsv"), None
-    return str(Trainer(config).fit() / "model")
-
-
-@pytest.fixture
-def make(make_config, tmp_path, request):
-    """``make("safer", "run", **changes)``: a run on twelve texts, or BAT's on twelve pairs, of four classes."""
-    texts = [f"{text}\t{SENTENCES[-1 - i]}\t{CLASSES[i % 4]}" for i, text in enumerate(SENTENCES)]
-    (tmp_path / "train.tsv").write_text("\n".join(["text\tother\tlabel", *texts]) + "\n")
-    SETS.save(tmp_path / "sets.json")
-    pairs = {(SENTENCES[row],): (text,) for row, text in ATTACKED.items()}
-    write_pairs(tmp_path / "pairs.csv", pairs, {given: CLASSES[i % 4] for i, given in enumerate(pairs)})
-
-    def make(system, name="run", **changes):
-        objective, options = SYSTEMS[system]
-        if options.get("targets") == "soft":
-            options = {**options, "victim": request.getfixturevalue("victim")}
-        own = {
-            "objective": objective,
-            "objective_options": dict(options),
-            "data.train": str(tmp_path / "train.tsv"),
-            "data.label_field": "label",
-            "perturbation.epsilon_relative": None,
-        }
-        if objective in ("ada", "base_adv"):
-            own["data.pairs"] = str(tmp_path / "pairs.csv")
-        elif objective != "a2t":
-            own["data.word_sets"] = str(tmp_path / "sets.json")
-        if objective.startswith("bat"):
-            own["data.pair_field"] = "other"
-        return make_config(name, **{**own, **changes})
-
-    return make
-
-
-@pytest.fixture(autouse=True)
-def attack(monkeypatch):
-    """Stands for A2T's attack; the texts it was asked for at each epoch's start."""
-    asked = []
-
-    def find_texts(plan, model, texts, labels, order, seed, log):
-        asked.append(list(order))
-        return {texts[row]: (f"{texts[row][0]} {labels[row]}",) for row in order[:3]}
-
-    monkeypatch.setattr("fastadv.engine.epoch_attack._find_texts", find_texts)
-    monkeypatch.setattr("fastadv.engine.epoch_attack.check_attack", lambda plan: None)
-    return asked
+def make(make_system, attack):
+    """A run on twelve texts, or BAT's on twelve pairs, of four classes."""
+    return make_system
 
 
 def lines_of(folder):
@@ -105,7 +43,7 @@ def test_the_export_is_what_was_trained(system, make):
     if system.startswith("bat"):
         pairs = SENTENCES[::-1]
     logits = exported.classify_texts(texts, pairs)
-    np.testing.assert_array_equal(logits, trainer._model.eval().classify_texts(texts, pairs))
+    np.testing.assert_array_equal(logits, trainer.run.model.eval().classify_texts(texts, pairs))
     if system == "base_adv":
         logits, labels = exported.classify_texts(list(ATTACKED.values())), labels[list(ATTACKED)]
     if not system.endswith("_soft"):
@@ -126,22 +64,6 @@ def test_soft_targets_are_the_victims(make, victim):
     )
     assert (ours - theirs).abs().max() < 0.1
     assert config.train.max_steps == lines_of(folder)[-1]["step"]
-
-
-@pytest.mark.parametrize(
-    ("system", "stage"),
-    [("safer", 0), ("safer", 3), ("ada_soft", 1), ("a2t", 0), ("bat_pairwise", 2), ("bat_triplet", 0)],
-)
-def test_a_stopped_run_goes_on_to_the_same_weights(system, stage, make, stop_after, step_lines):
-    """Stopped within the second epoch: draws are by epoch and sentence, and A2T's texts by their file."""
-    changes = {"engine.zero_stage": stage, "train.max_steps": 5, "train.save_every": 1}
-    whole = Trainer(make(system, "whole", **changes)).fit()
-    config = make(system, "stopped", **changes)
-    Trainer(config, callbacks=[stop_after(3)]).fit()
-    stopped = Trainer(config).fit()
-    assert step_lines(stopped) == step_lines(whole)
-    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (stopped, whole))
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.parametrize("system", ["bat_triplet", "ada_soft"])

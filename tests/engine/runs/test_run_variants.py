@@ -13,39 +13,24 @@ from fastadv.data.variants.text_pairs import write_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.text_classifier import Classifier
-from fastadv.engine.build import TrainingData, build_step
-from fastadv.engine.loop import Trainer
+from fastadv.engine.build import build_step
+from fastadv.engine.training_data import TrainingData
+from tests.quick_trainer import Trainer
 from fastadv.errors import UserError
 from fastadv.objectives.base import resolve_objective
 from fastadv.objectives.needs import EpochAttack
+from tests.engine.systems import CLASSES
 from tests.small_runs import SENTENCES
 from tests.engine.runs.toy_variants import Found
 
-CLASSES = ("bad", "fair", "good", "great")
-TWO, FOUND = "tests.engine.runs.toy_variants:TwoNetworks", "tests.engine.runs.toy_variants:Found"
-SETS = WordSets(
-    {"good": ("great",), "film": ("movie",), "slow": ("dull", "sad")}, {"good": ("bad",), "slow": ("sharp",)}, {}
-)
+TOYS = "tests.engine.runs.toy_variants"
+FOUND = f"{TOYS}:Found"
 
 
 @pytest.fixture
-def make(make_config, tmp_path):
+def make(make_system):
     """``make("run", **changes)``: a run of `TwoNetworks` on twelve sentences of four classes."""
-    rows = [f"{text}\t{CLASSES[i % 4]}" for i, text in enumerate(SENTENCES)]
-    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    SETS.save(tmp_path / "sets.json")
-
-    def make(name="run", **changes):
-        own = {
-            "objective": TWO,
-            "data.train": str(tmp_path / "train.tsv"),
-            "data.label_field": "label",
-            "data.word_sets": str(tmp_path / "sets.json"),
-            "perturbation.epsilon_relative": None,
-        }
-        return make_config(name, **{**own, **changes})
-
-    return make
+    return lambda name="run", **changes: make_system("two networks", name, **changes)
 
 
 def build(config):
@@ -56,28 +41,14 @@ def build(config):
     return step, data
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_stopped_run_goes_on_to_the_same_weights(make, stage, stop_after):
-    changes = {"engine.zero_stage": stage, "train.max_steps": 5, "train.save_every": 1}
-    whole = Trainer(make("whole", **changes)).fit()
-    config = make("stopped", **changes)
-    # In the middle of the second epoch.
-    Trainer(config, callbacks=[stop_after(3)]).fit()
-    assert not (Trainer(config).run_folder / "model").exists()
-    stopped = Trainer(config).fit()
-    for file in ("model/model.safetensors", "model/second/model.safetensors"):
-        ours, theirs = load_file(stopped / file), load_file(whole / file)
-        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours), file
-
-
 def test_both_networks_are_exported(make):
     trainer = Trainer(make(**{"train.max_steps": 6, "optimizer.lr": 3e-3}))
     folder = trainer.fit()
     first = Classifier.from_pretrained(str(folder / "model"))
     second = Classifier.from_pretrained(str(folder / "model" / "second"))
     logits = [model.classify_texts(SENTENCES) for model in (first, second)]
-    trained = Classifier(trainer._step.second, trainer._step.objective.second_classifier, first.label_map).eval()
-    np.testing.assert_array_equal(logits[0], trainer._model.eval().classify_texts(SENTENCES))
+    trained = Classifier(trainer.run.step.second, trainer.run.step.objective.second_classifier, first.label_map).eval()
+    np.testing.assert_array_equal(logits[0], trainer.run.model.eval().classify_texts(SENTENCES))
     np.testing.assert_array_equal(logits[1], trained.classify_texts(SENTENCES))
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
     assert second.label_map.names == CLASSES
@@ -124,48 +95,26 @@ def test_bfloat16_at_stage_0_narrows_both(make):
     assert all(np.isfinite(json.loads(line)["loss"]) for line in metrics.splitlines() if "loss" in json.loads(line))
 
 
-class Attacked(Found):
-    needs = replace(Found.needs, epoch_attack=EpochAttack(first_epoch=1))
-
-
-@pytest.fixture
-def attacked(monkeypatch):
-    """Stands for the attack: notes when it is asked, and finds a text for every third."""
-    calls = []
-
-    def find_texts(plan, model, texts, labels, order, seed, log):
-        assert not model.training and len(texts) == len(labels) == len(SENTENCES)
-        calls.append(order.tolist())
-        return {
-            texts[row]: (f"{texts[row][0]} {model.classify_texts([texts[row][0]]).argmax()}",) for row in order[::3]
-        }
-
-    monkeypatch.setattr("fastadv.engine.epoch_attack._find_texts", find_texts)
-    monkeypatch.setattr("fastadv.engine.epoch_attack.check_attack", lambda plan: None)
-    monkeypatch.setattr("tests.engine.runs.toy_variants.Attacked", Attacked, raising=False)
-    return calls
-
-
 @pytest.mark.parametrize("stage", [0, 3])
-def test_epochs_begin_with_an_attack_and_go_on_with_its_texts(make, attacked, stage, stop_after):
-    changes = {"objective": "tests.engine.runs.toy_variants:Attacked", "data.word_sets": None, "engine.zero_stage": stage}
+def test_epochs_begin_with_an_attack_and_go_on_with_its_texts(make, attack, stage, stop_after):
+    changes = {"objective": f"{TOYS}:Attacked", "data.word_sets": None, "engine.zero_stage": stage}
     changes |= {"train.max_steps": 6, "train.save_every": 1}
     whole = Trainer(make("whole", **changes)).fit()
     # Two batches an epoch: none in the first, and one at the start of the second and of the third.
-    assert len(attacked) == 2 and attacked[0] != attacked[1]
+    assert len(attack) == 2 and attack[0] != attack[1]
     assert sorted(path.name for path in (whole / "adversarial").iterdir()) == ["epoch-1.csv", "epoch-2.csv"]
     config = make("stopped", **changes)
     Trainer(config, callbacks=[stop_after(3)]).fit()
-    assert len(attacked) == 3
+    assert len(attack) == 3
     stopped = Trainer(config).fit()
     # The epoch that it stopped in keeps its texts.
-    assert len(attacked) == 4
+    assert len(attack) == 4
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (stopped, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_run_cannot_go_on_without_its_epochs_texts(make, attacked, stop_after):
-    changes = {"objective": "tests.engine.runs.toy_variants:Attacked", "data.word_sets": None, "train.max_steps": 6}
+def test_a_run_cannot_go_on_without_its_epochs_texts(make, attack, stop_after):
+    changes = {"objective": f"{TOYS}:Attacked", "data.word_sets": None, "train.max_steps": 6}
     config = make(**changes, **{"train.save_every": 1})
     folder = Trainer(config, callbacks=[stop_after(3)]).fit()
     (folder / "adversarial" / "epoch-1.csv").unlink()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch.nn.functional as F
 
 from fastadv.objectives.classes.classification import ClassificationObjective
-from fastadv.objectives.needs import Needs
+from fastadv.objectives.needs import EpochAttack, Needs
 
 
 class TwoNetworks(ClassificationObjective):
@@ -44,3 +44,9 @@ class Found(ClassificationObjective):
             losses = F.cross_entropy(self.classifier(found.pooled), views.labels, reduction="none")
             loss = loss + views.masked_mean(losses, found.is_present)
         return loss, {}
+
+
+class Attacked(Found):
+    """The same of texts that an attack makes at the start of every epoch but the first."""
+
+    needs = replace(Found.needs, epoch_attack=EpochAttack(first_epoch=1))

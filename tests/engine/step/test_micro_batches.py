@@ -116,8 +116,9 @@ def test_what_runs_again_has_the_masks_and_weights_it_had(make_step, sentences, 
     """Against the same passes with their graphs kept: nothing is run again there."""
     outcomes = []
     for keeps_graphs in (False, True):
-        recorded = make_step(micro_batch_size=2, dropout=0.2, dtype=torch.float32, **CASES[case])
-        recorded.step.compute_dtype = compute_dtype
+        recorded = make_step(
+            micro_batch_size=2, dropout=0.2, dtype=torch.float32, compute_dtype=compute_dtype, **CASES[case]
+        )
         if keeps_graphs:
             monkeypatch.setattr(micro_batch, "recomputed", lambda function, *args, inside: function(*args))
         outcomes.append(outcome(recorded, recorded.step.encoder.pack(sentences)))
@@ -167,8 +168,13 @@ def test_checkpointed_activations_give_equal_gradients(make_step, sentences, opt
     options = {"method": "fgm", **options} if options.get("objective") == "uscal" else options
     outcomes = []
     for checkpoint_activations in (False, True):
-        recorded = make_step(dropout=0.2, dtype=torch.float32, checkpoint_activations=checkpoint_activations, **options)
-        recorded.step.compute_dtype = compute_dtype
+        recorded = make_step(
+            dropout=0.2,
+            dtype=torch.float32,
+            checkpoint_activations=checkpoint_activations,
+            compute_dtype=compute_dtype,
+            **options,
+        )
         outcomes.append(outcome(recorded, recorded.step.encoder.pack(sentences)))
     assert torch.equal(outcomes[0][0], outcomes[1][0])
     for name, grad in outcomes[0][1].items():

@@ -18,8 +18,10 @@ ROUTES = [
 
 
 def outcome(make_step, sentences, narrow, **options):
-    recorded = make_step(dtype=torch.float32, num_steps=2, sigma=0.0, use_eta="method" not in options, **options)
-    recorded.step.compute_dtype = torch.bfloat16 if narrow else None
+    compute_dtype, use_eta = torch.bfloat16 if narrow else None, "method" not in options
+    recorded = make_step(
+        dtype=torch.float32, compute_dtype=compute_dtype, num_steps=2, sigma=0.0, use_eta=use_eta, **options
+    )
     torch.manual_seed(3)
     loss, grads = recorded.run(recorded.step.encoder.pack(sentences))
     return recorded, loss, grads
@@ -42,8 +44,7 @@ def test_masters_get_float32_gradients_near_those_of_float32(make_step, sentence
 
 
 def test_each_weight_is_cast_once(make_step, sentences):
-    recorded = make_step(dtype=torch.float32)
-    recorded.step.compute_dtype = torch.bfloat16
+    recorded = make_step(dtype=torch.float32, compute_dtype=torch.bfloat16)
     batch = recorded.step.encoder.pack(sentences)
     passes, encode = [], recorded.step.encoder.encode
     weight = "hf.encoder.layer.0.attention.self.query.weight"

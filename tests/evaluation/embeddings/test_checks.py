@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.evaluation.embeddings.checks import check_attack, warnings_of
 from fastadv.evaluation.embeddings.classifier_attack import attack_classifier
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from tests.evaluation.attacked import Constant, Rounded, Scaled, make_classifier, own_labels
 
 SETTINGS = AttackSettings(epsilons=(0.1, 0.5), num_steps=4)

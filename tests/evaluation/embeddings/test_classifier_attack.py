@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import Texts, attack_classifier, labels_of, search, with_rows
 from fastadv.evaluation.embeddings.search import Target, attacking
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from tests.evaluation.attacked import CLASSES, TEXTS, Rounded, make_classifier, own_labels
 
 EPSILONS = (0.0, 0.1, 0.3, 1.0)
@@ -227,24 +227,23 @@ class Kept:
     def __init__(self):
         self.parts, self.num_saved = {}, 0
 
-    def load(self, number):
-        return self.parts.get(number)
-
-    def save(self, number, part):
-        self.parts[number], self.num_saved = part, self.num_saved + 1
+    def __call__(self, number, make):
+        if number not in self.parts:
+            self.parts[number], self.num_saved = make(), self.num_saved + 1
+        return self.parts[number]
 
 
 def test_finished_parts_are_not_made_again(classifier, monkeypatch):
     data, kept = own_labels(classifier), Kept()
-    first = attack_classifier(classifier, data, FAST, parts=kept)
+    first = attack_classifier(classifier, data, FAST, kept=kept)
     assert kept.num_saved == 1 + len(EPSILONS)
     del kept.parts[len(EPSILONS) - 1]
-    again = attack_classifier(classifier, data, FAST, parts=kept)
+    again = attack_classifier(classifier, data, FAST, kept=kept)
     assert kept.num_saved == 2 + len(EPSILONS)
     from fastadv.evaluation.embeddings import classifier_attack
 
     monkeypatch.setattr(classifier_attack, "search", None)
-    third = attack_classifier(classifier, data, FAST, parts=kept)
+    third = attack_classifier(classifier, data, FAST, kept=kept)
     for result in (again, third):
         np.testing.assert_array_equal(result.is_right, first.is_right)
         np.testing.assert_array_equal(result.distance_cosine, first.distance_cosine)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fastadv.cli.main import main
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings import reconstruct_run
@@ -25,7 +26,6 @@ from fastadv.evaluation.embeddings.reconstruct import (
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.reconstruct_run import Example, _examples, _Made, _rates
 from fastadv.evaluation.embeddings.search import Target, attacking
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.pages.shown_text import num_changed, word_changes
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 

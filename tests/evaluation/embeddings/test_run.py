@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fastadv.cli.main import main
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings import classifier_attack
 from fastadv.evaluation.embeddings.run import AttackRun
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.intervals import paired_interval, value_interval
 from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.data.packing import PackedBatch
 from fastadv.evaluation.embeddings import search as attack_search
 from fastadv.evaluation.embeddings.classifier_attack import Texts, search
@@ -21,7 +22,6 @@ from fastadv.evaluation.embeddings.search import (
     step,
     vanished,
 )
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from tests.evaluation.attacked import TEXTS, Constant, Rounded, Scaled, make_classifier, own_labels
 
 RADIUS = {"l2": 0.7, "linf": 0.02}

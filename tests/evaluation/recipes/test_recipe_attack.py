@@ -22,7 +22,7 @@ from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import build_recipe
 from fastadv.evaluation.recipes.textattack_offline import load_textattack
 from fastadv.evaluation.resources.attack_data import VARIABLE, prepare
-from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, seed_by
+from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, resources_of, seed_by
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.text.workers import AttackJob, attack_in_processes
 from fastadv.evaluation.victims.text import TextVictim
@@ -138,7 +138,7 @@ def test_two_processes_give_the_rows_of_one(folder, tmp_path, capfd, recipe="dee
 def test_the_order_of_the_texts_has_no_say(folder):
     victim = TextVictim(Classifier.from_pretrained(str(folder / "model")))
     settings = TextAttackSettings("deepwordbug")
-    attacker = RecipeAttack.build("deepwordbug", victim, settings.resources)
+    attacker = RecipeAttack.build("deepwordbug", victim, resources_of(settings))
     labels = victim(ATTACKED).argmax(dim=1).tolist()
     texts = [LabelledText(row, (text,), label) for row, (text, label) in enumerate(zip(ATTACKED, labels))]
 
@@ -174,7 +174,7 @@ def test_empty_texts_are_attacked_to_an_end(folder, recipe, texts):
     victim = TextVictim(Classifier.from_pretrained(str(folder / "model")))
     settings = TextAttackSettings(recipe)
     label = int(victim([texts[0] if len(texts) == 1 else texts]).argmax())
-    attacker = RecipeAttack.build(recipe, victim, settings.resources)
+    attacker = RecipeAttack.build(recipe, victim, resources_of(settings))
     row = attack_text(attacker, victim, settings, LabelledText(0, texts, label))
     assert row.outcome in ("failed", "succeeded") and (row.first, row.second) == (*texts, None)[:2]
 

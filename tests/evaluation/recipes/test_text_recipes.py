@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from bench.recipe_calibration import USE_CONSTRAINTS
+from fastadv.config.text_attack import TEXTATTACK_RECIPES
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_substitutes import SentenceModel, open_masked_lm
 from fastadv.evaluation.recipes.text_recipes import (
     NEEDS_ENCODER,
-    RECIPES,
     Resources,
     _Sorted,
     build_recipe,
@@ -94,7 +94,7 @@ def test_every_recipe_is_textattacks_own_with_other_parts_in_it(resources, victi
 
     monkeypatch.setattr(UniversalSentenceEncoder, "__init__", note)
     download, before = nltk.download, dict(GLOBAL_OBJECTS)
-    for name in RECIPES:
+    for name in TEXTATTACK_RECIPES:
         attack = build_recipe(name, victim, resources)
         assert isinstance(attack, textattack.Attack)
         parts = [attack.transformation, *attack.constraints, *attack.pre_transformation_constraints]
@@ -216,7 +216,7 @@ def test_what_a_recipe_lacks_is_said_before_anything_is_loaded(resources, encode
         with pytest.raises(UserError) as raised:
             given.check(recipe, attacked)
         assert message in str(raised.value) and "\n" not in str(raised.value)
-    for recipe in RECIPES:
+    for recipe in TEXTATTACK_RECIPES:
         resources.check(recipe, tmp_path)
     lacking(word_vectors=None, mlm=None, thresholds=None).check("deepwordbug")
 

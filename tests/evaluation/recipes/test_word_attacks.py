@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fastadv.config.text_attack import REMAIN, UNTARGETED
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.evaluation.recipes.word_attacks import AntonymAttack, NegationAttack, SynonymAttack, negated
-from fastadv.evaluation.text.search import REMAIN, UNTARGETED, TextSearch
+from fastadv.evaluation.text.search import TextSearch
 
 SETS = WordSets(
     {"good": ["fine", "nice"], "film": ["movie"], "plot": ["story", "tale"]},

@@ -10,7 +10,8 @@ from huggingface_hub import ModelCard
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.suite.model_card import BEGIN, END, check_cards, write_cards, write_scores_into_card
-from fastadv.evaluation.suite.numbers import Measured, Quantity, System, all_numbers
+from fastadv.evaluation.suite.numbers import Measured, all_numbers
+from fastadv.evaluation.suite.schema import ABSOLUTE, FEATURES, OF_RMS, SIMILARITY, Quantity, System
 
 OTHERS = """---
 license: mit
@@ -34,20 +35,23 @@ Words of its owner: ümlaut, | a bar.
 """
 
 
+ATTACKED = Quantity("embeddings", "a|b.csv", "accuracy", 0.5, "%", radius_unit=ABSOLUTE)
+
+
 @pytest.fixture
 def model(tmp_path, tiny_bert_dir):
     Encoder.from_pretrained(str(tiny_bert_dir), pooling="mean").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def evaluation_of(model, value=71.25):
-    sts = Quantity("sts", "STS-B", "spearman")
+def evaluation_of(model, value=71.25, attacked=ATTACKED):
+    sts = Quantity("sts", "STS-B", "spearman", task=SIMILARITY)
     measured = [
         Measured(sts, str(model), value, 70.0, 72.5, 100),
         Measured(sts._replace(set="STS12"), str(model), None, why="no file"),
-        Measured(Quantity("embeddings", "a|b.csv", "accuracy", 0.5, "%"), str(model), 12.5, 10.0, 15.0, 40),
+        Measured(attacked, str(model), 12.5, 10.0, 15.0, 40),
     ]
-    numbers = all_numbers([System("one", (str(model),))], measured).numbers
+    found = all_numbers([System("one", (str(model),))], measured)
     data = {"path": "senteval", "sha256": "0" * 64, "num_rows": 100}
     return {
         "systems": [{"name": "one", "models": [str(model)]}],
@@ -64,7 +68,8 @@ def evaluation_of(model, value=71.25):
             }
         ],
         "parts": {name: {"protocol": {"data": data}} for name in ("sts", "embeddings")},
-        "numbers": numbers,
+        "quantities": found.quantities,
+        "numbers": found.numbers,
         "versions": {"fastadv": "0.1.0", "absent": None},
         "seed": 0,
     }
@@ -222,9 +227,8 @@ def test_entries_and_comments_of_others_stay(model):
 
 
 def test_a_task_is_that_of_the_metric(model):
-    evaluation = evaluation_of(model)
-    evaluation["numbers"][-1] = {**evaluation["numbers"][-1], "model": str(model), "metric": "retrieval@1"}
-    path = write_scores_into_card(model, evaluation)
+    attacked = ATTACKED._replace(metric="retrieval@1", task=FEATURES, radius_unit=OF_RMS)
+    path = write_scores_into_card(model, evaluation_of(model, attacked=attacked))
     tasks = {result.metric_type: result.task_type for result in ModelCard.load(path).data.eval_results}
     assert tasks["retrieval-1"] == "feature-extraction" and tasks["spearman"] == "semantic-similarity"
     assert "retrieval@1, ε 0.5·RMS(X), %" in path.read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def whole(folder):
 
 def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
     evaluation = evaluation_of(whole)
-    assert list(evaluation["parts"]) == PARTS and evaluation["format"] == 1 and evaluation["seed"] == 0
+    assert list(evaluation["parts"]) == PARTS and evaluation["format"] == 2 and evaluation["seed"] == 0
     assert [system["name"] for system in evaluation["systems"]] == ["one", "two"]
     assert evaluation["systems"][1]["models"] == [str(folder / "c"), str(folder / "d")]
     for name, part in evaluation["parts"].items():
@@ -71,7 +71,7 @@ def test_every_part_is_there_with_what_its_numbers_came_from(whole, folder):
     summary = (whole / "summary.md").read_text(encoding="utf-8")
     assert all(f"## {name}\n" in summary for name in PARTS) and "n/a in STS12" in summary
     for part in ("adv-sts", "text-synonym"):
-        said = [sentence(f) for f in evaluation["parts"][part]["protocol"]["controls"] if f["cap"] == "any"]
+        said = [sentence(f) for f in evaluation["parts"][part]["findings"] if f["cap"] == "any"]
         assert len(said) == 3 and all(f"* {line}\n" in summary for line in said)
 
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder import Encoder
@@ -14,7 +15,6 @@ from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after import before_after
-from fastadv.evaluation.embeddings.settings import AttackSettings
 from fastadv.evaluation.suite.attacks import EmbeddingPart, TextPart
 from fastadv.evaluation.suite.models import examine, find_models, systems_of
 from fastadv.evaluation.suite.parts import GeometryPart
@@ -173,7 +173,7 @@ def test_a_first_model_without_a_victim_is_said_to_be_missing(folder, tmp_path, 
     evaluation = evaluation_of(tmp_path / "out")
     (warning,) = evaluation["warnings"]
     assert warning.startswith("text-synonym: first, the first model, has nothing here") and "with x in" in warning
-    (control,) = [sentence(f) for f in evaluation["parts"]["text-synonym"]["protocol"]["controls"] if f["cap"] == "any"]
+    (control,) = [sentence(f) for f in evaluation["parts"]["text-synonym"]["findings"] if f["cap"] == "any"]
     assert control.startswith("y ") and f"* {control}\n" in (tmp_path / "out/summary.md").read_text(encoding="utf-8")
     assert {path.name[:2] for path in (tmp_path / "out/victims").iterdir()} == {"x-", "y-"}
 

@@ -10,8 +10,6 @@ from sklearn.metrics import f1_score
 from fastadv.evaluation.intervals import resample_counts
 from fastadv.evaluation.suite.numbers import (
     Measured,
-    Quantity,
-    System,
     all_numbers,
     bootstrap_p_value,
     f1_draws,
@@ -21,6 +19,7 @@ from fastadv.evaluation.suite.numbers import (
     spearman_measured,
 )
 from fastadv.evaluation.suite.rows import of_measurement
+from fastadv.evaluation.suite.schema import Quantity, System
 
 ACCURACY = Quantity("transfer", "SST-2", "accuracy")
 ONE, TWO = System("one", ("a",)), System("two", ("b",))

@@ -11,12 +11,12 @@ import pytest
 import scipy.stats
 
 from fastadv.cli.main import main
+from fastadv.config.text_attack import ADV_STS_RECIPES, TEXTATTACK_RECIPES, TextAttackSettings
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.attack_data import VARIABLE, prepare
 from fastadv.evaluation.text import adv_sts
 from fastadv.evaluation.text.adv_sts import AdvStsData, AdvStsRun, bands_of, correlations, in_bands, matched_scale
-from fastadv.evaluation.text.attack import TEXTATTACK_RECIPES, TextAttackSettings
 from fastadv.evaluation.text.rows import read_rows, write_rows
 from fastadv.evaluation.victims import similarity as similarity_victim
 from fastadv.evaluation.victims.similarity import Scale, SimilarityVictim, is_fooled
@@ -302,10 +302,7 @@ def test_a_folder_has_its_own_sets_and_scales(tmp_path):
 
 
 def test_recipes_are_those_without_gradients():
-    assert set(TEXTATTACK_RECIPES) - set(adv_sts.RECIPES) == {"a2t"}
-    from fastadv.cli.evaluate_attacks import _ADV_STS_RECIPES
-
-    assert _ADV_STS_RECIPES == adv_sts.RECIPES
+    assert set(TEXTATTACK_RECIPES) - set(ADV_STS_RECIPES) == {"a2t"}
     data = AdvStsData(adv_sts.ScoredPairs(), [], Scale(0.0, 5.0), "none")
     with pytest.raises(UserError, match="adversarial STS takes one of deepwordbug"):
         AdvStsRun(["a"], data, TextAttackSettings(recipe="negation"), "out")

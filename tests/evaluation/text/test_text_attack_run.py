@@ -18,9 +18,9 @@ from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.text import attack as text_attack
-from fastadv.evaluation.text import run as text_attack_run
 from fastadv.evaluation.text import workers as text_attack_workers
 from fastadv.evaluation.text.attack import TextAttackSettings
+from fastadv.evaluation.text.kept_rows import locked_writer
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.victims.text import TextVictim
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
@@ -339,7 +339,7 @@ def test_two_runs_do_not_write_to_one_part(folder, tmp_path, capsys):
     out = tmp_path / "out"
     run(arguments(folder, out), capsys)
     (part,) = (out / "parts").glob("*.csv")
-    with text_attack_run.locked_writer(part, is_pair=False):
+    with locked_writer(part, is_pair=False):
         error = run(arguments(folder, out), capsys, status=2).err
     assert "another run writes to" in error
 

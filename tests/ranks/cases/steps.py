@@ -89,7 +89,7 @@ DOUBLE = [("signs", 7), ("signs", 8), ("pgd", 7), ("pgd, in pieces", 7), ("adapt
 DOUBLE += [("freelb", 7), ("smart", 7)]
 
 
-def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
+def make_step(folder: str, case: str, dtype=torch.float32, **more) -> Step:
     """The step of ``case`` on the tiny encoder at ``folder``, from the same weights and table each time."""
     objective, options, perturbation = CASES[plain(case)]
     saving = dict(SAVING.get(case, {}))
@@ -108,7 +108,7 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     detection = None
     if built.needs.detection is not None:
         detection = build_detection(built.needs.detection, encoder, lambda: torch.ones(encoder.vocab_size)).to(dtype)
-    step = Step(encoder, built, PerturbationConfig(**perturbation), detection, **saving).train()
+    step = Step(encoder, built, PerturbationConfig(**perturbation), detection, **saving, **more).train()
     if step.eta_table is not None:
         step.eta_table.table.normal_(std=0.1)
         step.eta_table.load_state_dict({"eta_table": step.eta_table.table.clone()})

@@ -17,9 +17,8 @@ NUM_STEPS = 4
 
 def of_mode(folder, stage, precision):
     """Losses, the average model before the first step and after each one, the weights then; whether ranks agree."""
-    step = make_step(folder, "smart")
-    if precision == "bf16" and stage == 0:
-        step.compute_dtype = torch.bfloat16
+    narrow = {"compute_dtype": torch.bfloat16} if precision == "bf16" and stage == 0 else {}
+    step = make_step(folder, "smart", **narrow)
     rank, num_ranks = processes.rank(), processes.world_size()
     batches = [share_of(step.encoder, rows, rank, num_ranks) for rows in (8, 7)]
     with everything_cut():

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
-from fastadv import Trainer, load_config
+from fastadv import load_config
 from fastadv.distributed import processes
 from fastadv.distributed.zero import NonFiniteUpdate
-from fastadv.engine.build import TrainingData
 from fastadv.engine.monitor.collapse import Collapsed
+from fastadv.engine.training_data import TrainingData
 from fastadv.perturbation import NonFiniteGradient
+from tests.quick_trainer import Trainer
 from tests.ranks.cases.objectives import STAGES
 
 MODES = ((0, "bf16"), *STAGES)

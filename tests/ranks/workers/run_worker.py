@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from fastadv import Callback, Trainer, load_config
+from fastadv import Callback, load_config
 from fastadv.distributed import processes
 from fastadv.perturbation import NonFiniteGradient
+from tests.quick_trainer import Trainer
 from tests.ranks.cases.objectives import STAGES
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fastadv.config.embedding_attack import AttackSettings
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.settings import AttackSettings
 
 
 def test_defaults_are_the_protocol():

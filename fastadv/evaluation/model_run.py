@@ -1,0 +1,78 @@
+"""What every run over several models shares: their names, the checks before it, its folder, and finished parts.
+
+A finished part is a file in ``parts/``, named by a hash of all that has an effect on it: weights, texts, settings. So a
+stopped run goes on, and a changed setting finds nothing to mix with.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from fastadv.errors import UserError
+from fastadv.evaluation.embeddings.parts import check_out
+from fastadv.evaluation.model_names import names_of
+from fastadv.files.json_file import read_json, write_json
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """Several models under one set of settings on the same data."""
+
+    models: Sequence[str]
+    """folders of models; with several the first is the one that the others are compared with"""
+    data: Any
+    settings: Any
+    out: str
+    """a folder"""
+    max_length: int | None = None
+    """tokens a text is cut to; None: each model's own"""
+    names: Sequence[str] | None = None
+    """what the models are called in tables; None: `short_names`"""
+
+    def __post_init__(self):
+        check_once(self.models)
+        object.__setattr__(self, "names", names_of(self.models, self.names))
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return Path(self.out).expanduser()
+
+    def opened_folder(self) -> Path:
+        """`folder`, made where it is not there, with one for finished parts in it."""
+        (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+        return self.folder
+
+    def check_models(self, *others: str | None) -> list:
+        """UserError for a wrong ``out``, or for what is wrong with models and can be found without their weights.
+
+        Args:
+            others: models that are read besides; None is none.
+
+        Returns:
+            the places of `models` and ``others`` (`fastadv.encoder.weights.source.find_model`).
+        """
+        from fastadv.encoder.weights.source import find_model
+
+        check_out(self.out)
+        sources = [find_model(model) for model in (*self.models, *filter(None, others))]
+        for source in sources:
+            source.check_max_length(self.max_length)
+        return sources
+
+
+def check_once(models: Sequence[str]) -> None:
+    """UserError for a model that is given twice."""
+    twice = next((model for model in models if list(models).count(model) > 1), None)
+    if twice is not None:
+        raise UserError(f"--model {twice} is given twice; expected each model once")
+
+
+def kept_json(path: Path, make: Callable[[], Any]) -> Any:
+    """The plain values that are kept at ``path``; made and kept where they are not there, or damaged."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        value = make()
+        write_json(path, value, indent=None)
+        return value
