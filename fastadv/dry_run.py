@@ -16,9 +16,9 @@ from fastadv.data.variants.text_pairs import read_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.checkpoints.run_folder import check_run_folder, describe_adversary
-from fastadv.engine.epoch_attack import check_attack
 from fastadv.engine.selection import dev_score
 from fastadv.errors import UserError
+from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.planning.cards import CARDS, LINKS, Card
 from fastadv.planning.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
 from fastadv.planning.memory import Memory, memory

@@ -10,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-from tests.small_runs import make_config, make_config_in, step_lines, stop_after  # noqa: E402, F401
+from tests.small_runs import make_config, make_config_in, scored_pairs, step_lines, stop_after  # noqa: E402, F401
 
 WORDS = (
     "the a an film movie story was is not very good bad great dull slow sharp funny sad and but with of in to it "

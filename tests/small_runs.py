@@ -28,12 +28,20 @@ SENTENCES = (
     "the story is with this actor",
 )
 
+SCORED_PAIRS = (
+    "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
+)
+
 
 @pytest.fixture(scope="session")
 def make_config_in(tiny_bert_dir):
-    """``make_config_in(folder, "name", **changes)``: `make_config` in a folder of the caller's."""
+    """``make_config_in(folder, "name", **changes)``: `make_config` in a folder of the caller's.
+
+    ``scored.csv`` there holds pairs for dev scores.
+    """
 
     def make(folder: Path, name: str = "run", **changes) -> Config:
+        (folder / "scored.csv").write_text(SCORED_PAIRS, encoding="utf-8")
         text = folder / "sentences.txt"
         text.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
         config = Config()
@@ -65,6 +73,12 @@ def make_config(make_config_in, tmp_path):
 
 
 @pytest.fixture
+def scored_pairs(tmp_path):
+    """The file of pairs for dev scores that `make_config` leaves."""
+    return str(tmp_path / "scored.csv")
+
+
+@pytest.fixture
 def step_lines():
     """The lines of metrics.jsonl that hold a step, without what depends on the machine."""
 
@@ -75,7 +89,9 @@ def step_lines():
     return read
 
 
-class _StopAfter(Callback):
+class StopAfter(Callback):
+    """Asks for the end, which other ranks learn from the first."""
+
     def __init__(self, last_step: int):
         self._last_step = last_step
 
@@ -87,4 +103,4 @@ class _StopAfter(Callback):
 @pytest.fixture
 def stop_after():
     """``stop_after(2)``: a callback that asks a run to stop after its second step."""
-    return _StopAfter
+    return StopAfter

@@ -7,7 +7,7 @@ watchdog ends the process by itself, with words of its own (docs/faults.md).
 
 import functools
 import re
-from typing import Callable, Optional, TypeVar
+from typing import Callable, TypeVar
 
 import torch.distributed as dist
 
@@ -42,7 +42,7 @@ def explain_lost_ranks(fit: Callable[..., T]) -> Callable[..., T]:
     return explained
 
 
-def why_lost(error: BaseException, timeout_minutes: float) -> Optional[str]:
+def why_lost(error: BaseException, timeout_minutes: float) -> str | None:
     """What happened to another rank if ``error`` is a collective's that lost it; None for any other error."""
     if isinstance(error, OtherRankFailed) or not _is_of_a_collective(error):
         return None

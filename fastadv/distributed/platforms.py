@@ -2,14 +2,13 @@
 
 import importlib.util
 import platform
-from typing import Optional
 
 from fastadv.errors import UserError
 
 _WITHOUT_TRAINING = "fastadv encode, evaluate and report, which need no deepspeed"
 
 
-def require_training_platform(system: Optional[str] = None, has_deepspeed: Optional[bool] = None) -> None:
+def require_training_platform(system: str | None = None, has_deepspeed: bool | None = None) -> None:
     """Raises UserError where training cannot run. Looks for deepspeed without importing it, which takes seconds.
 
     Args:

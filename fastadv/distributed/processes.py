@@ -118,11 +118,6 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def wait_for_all() -> None:
-    if world_size() > 1:
-        dist.barrier()
-
-
 def highest(value: int, device: torch.device) -> int:
     """The highest of all ranks' values."""
     if world_size() == 1:

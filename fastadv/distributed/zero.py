@@ -5,7 +5,6 @@ it sees. DeepSpeed is imported on first use: the import takes seconds, and encod
 """
 
 import math
-from typing import Optional
 
 import torch
 import torch.distributed as dist
@@ -117,8 +116,8 @@ def destroy(engine) -> None:
 
 
 def update(
-    engine, loss: Tensor, max_grad_norm: Optional[float], step: int, clock: TimesPhases = no_clock
-) -> tuple[float, Optional[float]]:
+    engine, loss: Tensor, max_grad_norm: float | None, step: int, clock: TimesPhases = no_clock
+) -> tuple[float, float | None]:
     """One backward pass, and an optimizer step where it is the last of ``accumulation_steps``.
 
     DeepSpeed silently skips a non-finite gradient at ZeRO 1 and above, and applies it in float32 at stage 0. Here both
@@ -156,7 +155,7 @@ def _norm_of_zero(engine, step: int) -> float:
     return norm
 
 
-def _guarded_step(engine, mean_loss: Tensor, max_grad_norm: Optional[float], step: int) -> tuple[float, float]:
+def _guarded_step(engine, mean_loss: Tensor, max_grad_norm: float | None, step: int) -> tuple[float, float]:
     """The step at stage 0, where DeepSpeed guards nothing."""
     grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
     total_norm = torch.nn.utils.get_total_norm(grads)

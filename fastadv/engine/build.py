@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from fastadv.engine.token_counts import count_tokens
 from fastadv.engine.trackers import check_trackers
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
 from fastadv.perturbation.chains import make_search
@@ -124,7 +125,7 @@ def build_encoder(config: Config):
     )
 
 
-def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap] = None) -> Step:
+def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = None) -> Step:
     """The step with a freshly initialised objective; the same weights for the same seed, whatever was drawn before.
 
     Args:
@@ -149,9 +150,7 @@ def build_step(config: Config, encoder, text=None, label_map: Optional[LabelMap]
     objective = objective_class(*given, **config.objective_options)
     objective.bind(encoder)
     if objective.needs.epoch_attack is not None:
-        from fastadv.engine import epoch_attack
-
-        epoch_attack.check_attack(objective.needs.epoch_attack)
+        check_attack(objective.needs.epoch_attack)
     if world_size() > 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in objective.modules()):
         raise UserError(
             f"objective_options.head: expected mlp or none on {world_size()} processes, for bn_mlp's statistics would "
@@ -214,5 +213,5 @@ def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
-    dtype: Optional[torch.dtype] = torch.bfloat16 if config.engine.precision == "bf16" else None
+    dtype: torch.dtype | None = torch.bfloat16 if config.engine.precision == "bf16" else None
     check(x, batch.to(x.device), step.plan, dtype)

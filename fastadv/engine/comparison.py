@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fastadv.config.schema import EvaluationConfig
-from fastadv.engine.checkpoints.run_folder import write_results
+from fastadv.files.json_file import write_json
 
 
 class Comparison:
@@ -16,7 +16,7 @@ class Comparison:
     One process measures: it is the first rank that is asked.
 
     The first measurement is kept in the run folder, under a name made of the evaluation's settings: a resumed run takes
-    it from there, and one with other settings measures anew (the weights are still those before training then).
+    it from there, and one with other settings measures again (the weights are still those before training then).
     """
 
     def __init__(self, config: EvaluationConfig, run_folder: Path, data_field: str):
@@ -47,6 +47,6 @@ class Comparison:
 
         after = measure(encoder, self._config, self._held_out, progress=sys.stderr.isatty())
         results = compare(self._before, after, self._config)
-        write_results(self._run_folder, results)
+        write_json(self._run_folder / "results.json", results)
         print(text_table(results), flush=True)
         return markdown_table(results)

@@ -5,24 +5,28 @@ the epoch goes on with the same ones.
 """
 
 from pathlib import Path
-from typing import Dict, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
 from fastadv.data.variants.text_pairs import Texts, read_pairs, write_pairs
 from fastadv.distributed import processes
+from fastadv.engine.checkpoints.checkpoint import Position
+from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.evaluation.text.training_attack import find_texts
 from fastadv.objectives.needs import EpochAttack
 
 
-def texts_of_epoch(plan: EpochAttack, position, model, data, run_folder: Path, seed: int) -> Dict[Texts, Texts]:
+def texts_of_epoch(
+    plan: EpochAttack, position: Position, model: Any, data: TrainingData, run_folder: Path, seed: int
+) -> dict[Texts, Texts]:
     """The adversarial texts of the epoch that ``position`` is in; attacks where it begins. All ranks call it.
 
     The first rank attacks, the others wait for its file (``engine.timeout_minutes``).
 
     Args:
         model: the classifier as it is now; None within an epoch.
-        data: `fastadv.engine.training_data.TrainingData`.
 
     Raises:
         UserError: the file of an epoch that is gone on with is not there, or textattack or its data are not.
@@ -50,23 +54,7 @@ def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) ->
     model.eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pairs = _find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"))
+        pairs = find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"))
     finally:
         model.train()
     write_pairs(path, pairs, dict(zip(texts, names)))
-
-
-def _find_texts(
-    plan: EpochAttack, model, texts: Sequence[Texts], labels: Sequence[str], order: np.ndarray, seed: int, log: Path
-) -> Mapping[Texts, Texts]:
-    """What the attack made of those texts that it fools the model on, taken in ``order`` until they are enough."""
-    from fastadv.evaluation.text.training_attack import find_texts
-
-    return find_texts(plan, model, texts, labels, order, seed, log)
-
-
-def check_attack(plan: EpochAttack) -> None:
-    """UserError where the attack cannot be made here."""
-    from fastadv.evaluation.text import training_attack
-
-    training_attack.check_attack(plan)

@@ -2,21 +2,18 @@
 
 | what is not finite | when it is known | under skip |
 |---|---|---|
-| an inner gradient | behind the search | the batch is left out, the next one takes its place in the step |
+| an inner gradient | after the search | the batch is left out, the next one takes its place in the step |
 | the loss | before weights or gradients of earlier batches are touched | the same |
-| the gradient norm | behind the backward pass of the step's last batch | all batches of the step are left out |
+| the gradient norm | after the backward pass of the step's last batch | all batches of the step are left out |
 
 Weights, moments, schedule and eta table are then what they were. All ranks know it and decide alike.
 """
 
 import logging
-from typing import Optional
-
-import torch.distributed as dist
 
 from fastadv.config.schema import TrainConfig
 from fastadv.data.packing import PackedBatch
-from fastadv.distributed.processes import is_first_rank, world_size
+from fastadv.distributed.processes import from_all_ranks, is_first_rank
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.engine.checkpoints.checkpoint import Position
 from fastadv.engine.step.step import Step
@@ -61,7 +58,7 @@ class Guard:
         if is_whole_step:
             self._num_dropped = 0
 
-    def reject(self, error: Optional[RuntimeError], step: int, batch: PackedBatch) -> dict[str, float]:
+    def reject(self, error: RuntimeError | None, step: int, batch: PackedBatch) -> dict[str, float]:
         """Ends the run, or forgets the batch, or the whole step where it takes that.
 
         Args:
@@ -114,20 +111,16 @@ class Guard:
                 # One sentence's z+ is a key of all others: their gradients are not finite either.
                 cause_text, rows = _named(cause, whole.num_rows)
                 text += f"; not finite before the search: {cause_text}"
-        elif error.what == "loss":
-            found = watch.rows_without_value(whole)
-            found_text, rows = _named(found, whole.num_rows)
-            text = (
-                f"{error}; not finite: {found_text}" if rows else f"{error}; no single sentence: all vectors are finite"
-            )
         else:
-            found = watch.rows_without_gradient(whole)
+            is_loss = error.what == "loss"
+            found = watch.rows_without_value(whole) if is_loss else watch.rows_without_gradient(whole)
             found_text, rows = _named(found, whole.num_rows)
-            text = (
-                f"{error}; its gradients not finite: {found_text}"
-                if rows
-                else f"{error}; no single sentence of the step's last batch: its gradients by all vectors are finite"
-            )
+            if rows:
+                text = f"{error}; {'not finite' if is_loss else 'its gradients not finite'}: {found_text}"
+            elif is_loss:
+                text = f"{error}; no single sentence: all vectors are finite"
+            else:
+                text = f"{error}; no single sentence of the step's last batch: its gradients by all vectors are finite"
         quoted = self._quote(rows[:_MOST_QUOTED], batch)
         error.args = (text + "".join(f'; row {row}: "{words}"' for row, words in quoted.items()),)
         return rows
@@ -143,11 +136,7 @@ class Guard:
                 text = self._tokenizer.decode(batch.input_ids[tokens].tolist(), skip_special_tokens=True)
                 words = " ".join(text.split())
                 own[row] = words if len(words) <= _MOST_CHARACTERS else f"{words[: _MOST_CHARACTERS - 4]} ..."
-        if not rows or world_size() == 1:
-            return own
-        parts = [None] * world_size()
-        dist.all_gather_object(parts, own)
-        return dict(sorted((row, words) for part in parts for row, words in part.items()))
+        return dict(sorted((row, words) for part in from_all_ranks(own) for row, words in part.items())) if rows else {}
 
 
 def _named(found: dict[str, list[int]], num_rows: int) -> tuple[str, list[int]]:

@@ -28,7 +28,6 @@ from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, m
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.epoch_attack import texts_of_epoch
 from fastadv.engine.guards import Guard
-from fastadv.engine.guards import TooManySkips as TooManySkips
 from fastadv.engine.monitor.gauges import Gauges
 from fastadv.engine.monitor.metrics import MetricsLog, Progress
 from fastadv.engine.selection import Selection

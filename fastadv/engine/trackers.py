@@ -19,8 +19,8 @@ from typing import Any, Callable, Sequence
 from fastadv.config.schema import Config
 from fastadv.config.values import flat_values
 from fastadv.engine.callbacks import Callback, Training
-from fastadv.engine.checkpoints.run_folder import write_text
 from fastadv.errors import UserError
+from fastadv.files.json_file import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class Tracker(Callback):
 
     def _start(self, trainer: Training) -> None:
         path = trainer.run_folder / "trackers.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        known = read_json(path) if path.exists() else {}
         known[self.name] = self._begin(trainer.run_folder, asdict(trainer.config), known.get(self.name))
-        write_text(path, json.dumps(known, indent=1) + "\n")
+        write_json(path, known)
 
     def _try(self, action: Callable[[], None]) -> None:
         if self._is_off:

@@ -27,10 +27,13 @@ class Clock:
 
     On a CPU it reads the time. On a GPU it records CUDA events on the current stream and reads them at ``take`` alone,
     which waits for the last of them: a phase's seconds are then those in which the GPU was there, waiting included.
+
+    Args:
+        seconds: the time on a CPU.
     """
 
-    def __init__(self, device: torch.device):
-        self._has_events = device.type == "cuda"
+    def __init__(self, device: torch.device, seconds: Callable[[], float] = time.perf_counter):
+        self._has_events, self._seconds_now = device.type == "cuda", seconds
         self._phase = OTHER
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: deque[tuple[str, Any, Any]] = deque()
@@ -69,7 +72,7 @@ class Clock:
 
     def _now(self):
         if not self._has_events:
-            return time.perf_counter()
+            return self._seconds_now()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event

@@ -122,6 +122,6 @@ def attack(monkeypatch):
             texts[row]: (f"{texts[row][0]} {model.classify_texts([texts[row][0]]).argmax()}",) for row in order[::3]
         }
 
-    monkeypatch.setattr("fastadv.engine.epoch_attack._find_texts", find_texts)
-    monkeypatch.setattr("fastadv.engine.epoch_attack.check_attack", lambda plan: None)
+    monkeypatch.setattr("fastadv.engine.epoch_attack.find_texts", find_texts)
+    monkeypatch.setattr("fastadv.engine.build.check_attack", lambda plan: None)
     return asked

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from fastadv.data.batching import BatchOrder
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.engine import loop
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.guards import TooManySkips
 from fastadv.engine.monitor.collapse import Collapsed
 from fastadv.engine.training_data import TrainingData

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastadv.engine import trackers
+from fastadv.engine import build
 from fastadv.engine.trackers import WandbCallback, check_trackers
 from fastadv.errors import UserError
 from fastadv.train import main
@@ -91,7 +91,7 @@ def _no_settings(monkeypatch):
 def wandb(monkeypatch):
     module = StandInWandb()
     monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.setattr(trackers, "check_trackers", lambda names: None)
+    monkeypatch.setattr(build, "check_trackers", lambda names: None)
     return module
 
 
@@ -99,7 +99,7 @@ def wandb(monkeypatch):
 def mlflow(monkeypatch):
     module = StandInMLflow()
     monkeypatch.setitem(sys.modules, "mlflow", module)
-    monkeypatch.setattr(trackers, "check_trackers", lambda names: None)
+    monkeypatch.setattr(build, "check_trackers", lambda names: None)
     return module
 
 

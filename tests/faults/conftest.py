@@ -14,8 +14,7 @@ import pytest
 from fastadv.config.schema import Config, to_yaml
 from tests.conftest import WORDS, write_tiny_bert
 from tests.faults.forkserver import ForkServer
-
-PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
+from tests.small_runs import SCORED_PAIRS
 
 
 def pytest_addoption(parser):
@@ -47,7 +46,7 @@ def text_file(tmp_path_factory):
     sentences = dict.fromkeys(" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) + f" {i}" for i in range(36))
     path = folder / "sentences.txt"
     path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    (folder / "pairs.csv").write_text(PAIRS, encoding="utf-8")
+    (folder / "pairs.csv").write_text(SCORED_PAIRS, encoding="utf-8")
     return path
 
 

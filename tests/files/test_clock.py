@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from fastadv.files import clock as clock_module
 from fastadv.files.clock import Clock, no_clock
 
 
 @pytest.fixture
-def now(monkeypatch):
+def now():
     """A time that passes when the test says so: ``now[0] += seconds``."""
-    time = [100.0]
-    monkeypatch.setattr(clock_module.time, "perf_counter", lambda: time[0])
-    return time
+    return [100.0]
+
+
+@pytest.fixture
+def clock(now):
+    return Clock(torch.device("cpu"), lambda: now[0])
 
 
 def work(clock, now):
@@ -32,22 +34,21 @@ def work(clock, now):
 EXPECTED = {"other": 9, "forward": 2, "search": 20}
 
 
-def test_the_innermost_phase_counts(now):
-    clock = Clock(torch.device("cpu"))
+def test_the_innermost_phase_counts(clock, now):
     work(clock, now)
     assert clock.take() == EXPECTED
     now[0] += 3
     assert clock.take() == {"other": 3}
 
 
-def test_waiting_for_items_is_a_phase_and_their_use_is_not(now):
+def test_waiting_for_items_is_a_phase_and_their_use_is_not(clock, now):
     def slow():
         for item in "ab":
             now[0] += 5
             yield item
         now[0] += 7
 
-    clock, seen = Clock(torch.device("cpu")), []
+    seen = []
     for item in clock.each("data", slow()):
         seen.append(item)
         now[0] += 1

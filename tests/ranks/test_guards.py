@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.config.schema import to_yaml
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.ranks.cases.objectives import STAGES
 from tests.ranks.workers.guards_worker import WHOLE_MODES
 from tests.ranks.workers.start import run_ranks

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fastadv import Encoder
 from fastadv.config.schema import to_yaml
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.evaluation.vectors.sts import scored_pairs_spearman
 from tests.ranks.cases.objectives import STAGES
 from tests.ranks.workers.start import run_ranks
@@ -16,7 +16,6 @@ from tests.small_runs import OF_THE_MACHINE
 
 pytestmark = pytest.mark.several_processes
 
-PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 NAMES = [f"stage-{stage}-{precision}" for stage, precision in STAGES]
 
 
@@ -27,8 +26,7 @@ def runs(make_config_in, tmp_path_factory):
     # Batches of 8 and 4 of 12 sentences, two of them a step; with dropout.
     config = make_config_in(folder, **{"train.accumulation_steps": 2, "train.max_steps": 4})
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    (folder / "pairs.csv").write_text(PAIRS, encoding="utf-8")
-    run_ranks(2, "run_worker.py", str(folder / "config.yaml"), str(folder / "pairs.csv"))
+    run_ranks(2, "run_worker.py", str(folder / "config.yaml"), str(folder / "scored.csv"))
     return folder
 
 
@@ -75,4 +73,4 @@ def test_the_exported_weights_are_those_that_scored_best(runs, name):
     scores = [line["dev/score"] for line in lines if "dev/score" in line]
     assert len(scores) == 4
     encoder = Encoder.from_pretrained(str(folder / "model"))
-    assert scored_pairs_spearman(encoder, runs / "pairs.csv") == pytest.approx(max(scores), abs=1e-6)
+    assert scored_pairs_spearman(encoder, runs / "scored.csv") == pytest.approx(max(scores), abs=1e-6)

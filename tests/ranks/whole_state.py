@@ -3,7 +3,6 @@
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from fastadv import Callback
 from tests.quick_trainer import Trainer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -31,15 +30,6 @@ def whole_state(trainer):
     state["optimizer steps"] = torch.tensor(steps.pop())
     state["rate"] = torch.tensor(engine.get_lr()[0], dtype=torch.float64)
     return {name: value.detach().reshape(-1).clone() for name, value in state.items()}
-
-
-class StopAfter(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.step:
-            trainer.request_stop()
 
 
 class Observed(Trainer):

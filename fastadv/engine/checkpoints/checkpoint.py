@@ -12,7 +12,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional
+from typing import Any, BinaryIO, Callable, Iterator, Mapping
 
 import torch
 from safetensors.torch import load_file
@@ -23,7 +23,6 @@ from fastadv.config.schema import Config, with_new_names
 from fastadv.config.values import flat_values
 from fastadv.distributed.processes import first_rank_only, from_all_ranks, is_first_rank, world_size
 from fastadv.engine.checkpoints.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
-from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint as newest_checkpoint
 from fastadv.engine.checkpoints.manifest import (
     CheckpointFault,
     Entry,
@@ -55,7 +54,7 @@ _MAY_CHANGE = (
     "train.max_steps",
     "train.num_epochs",
 )
-"""Fields (or stages, by a final dot) that have no say in the numbers of a step."""
+"""Fields (or stages, by a final dot) that have no effect on the numbers of a step."""
 
 
 @dataclass
@@ -63,17 +62,21 @@ class Position:
     """Where a run stands between two steps."""
 
     step: int = 0
-    """optimizer steps done"""
+    """Optimizer steps done."""
     epoch: int = 0
+    """Passes over the data that are complete."""
     batch: int = 0
-    """batches of this epoch already taken"""
+    """Batches of this epoch already taken."""
     num_skipped: int = 0
-    """batches skipped for a non-finite inner gradient, and"""
+    """Batches skipped because something in them was not finite."""
     num_skipped_in_a_row: int = 0
-    best_score: Optional[float] = None
-    best_step: Optional[int] = None
+    """Skipped batches since the last one that was kept."""
+    best_score: float | None = None
+    """Highest dev score so far."""
+    best_step: int | None = None
+    """Step whose weights have the highest dev score."""
     num_scores_since_best: int = 0
-    """dev scores since the best one"""
+    """Dev scores since the highest one."""
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         """Whether ``patience`` dev scores (``dev.patience``) were no better than the best."""
@@ -108,7 +111,7 @@ class CheckpointWriter:
     def __init__(self, aside: Path):
         self.folder = aside
         self.entries: dict[str, Entry] = {}
-        self.failure: Optional[str] = None
+        self.failure: str | None = None
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         """One file: ``fill`` writes its content to the stream it is given."""
@@ -178,7 +181,7 @@ def save_checkpoint(
     extra_state: dict[str, Tensor],
     position: Position,
     identity: RunIdentity,
-    beside: Optional[Mapping[str, Entry]] = None,
+    beside: Mapping[str, Entry] | None = None,
 ) -> Path:
     """Writes ``checkpoints/step-<n>`` and removes all but the two newest. Every rank calls it.
 
@@ -256,7 +259,7 @@ def read_state(folder: Path) -> tuple[Position, RunIdentity]:
         raise UserError(f"{path}: not a checkpoint that this version can go on from ({error})") from error
 
 
-def newest_state(run_folder: Path) -> Optional[tuple[Path, RunIdentity]]:
+def newest_state(run_folder: Path) -> tuple[Path, RunIdentity] | None:
     """The newest checkpoint whose own account of its run is unharmed, and that account; cheap, for early checks.
 
     The rest of the checkpoint is not looked at, and no other rank is waited for.

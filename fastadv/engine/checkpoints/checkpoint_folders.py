@@ -12,7 +12,6 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Optional
 
 from fastadv.distributed.processes import first_rank_only, from_all_ranks, is_first_rank, rank, world_size
 from fastadv.engine.checkpoints.manifest import (
@@ -49,7 +48,7 @@ def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def newest_checkpoint(run_folder: Path) -> Optional[Path]:
+def newest_checkpoint(run_folder: Path) -> Path | None:
     """The newest checkpoint that is whole, every byte of it compared with its manifest; None if there is none at all.
 
     All ranks call it and get the same: each reads its share of the bytes, and the first rank decides. A checkpoint
@@ -74,7 +73,7 @@ def newest_checkpoint(run_folder: Path) -> Optional[Path]:
     return None
 
 
-def fault_of(folder: Path) -> Optional[str]:
+def fault_of(folder: Path) -> str | None:
     """What is wrong with a checkpoint, None if it is whole; the same on all ranks, all of which call it."""
     manifest, fault = first_rank_only(lambda: _listed(folder))
     if fault is not None:
@@ -89,7 +88,7 @@ def fault_of(folder: Path) -> Optional[str]:
     return next((fault for fault in from_all_ranks(own) if fault is not None), None)
 
 
-def _listed(folder: Path) -> tuple[Optional[Manifest], Optional[str]]:
+def _listed(folder: Path) -> tuple[Manifest | None, str | None]:
     try:
         manifest = read_manifest(folder)
         check_sizes(folder, manifest)

@@ -19,7 +19,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Callable, Iterable, Iterator, Optional
+from typing import BinaryIO, Callable, Iterable, Iterator
 
 from fastadv.errors import SaveFailed
 
@@ -30,7 +30,7 @@ _FORMAT = 1
 _BLOCK_BYTES = 1 << 20
 # No manifest of ours comes near; a file of this name that is larger is not read.
 _MANIFEST_MAX_BYTES = 1 << 28
-_SECONDS_BEFORE_A_WORD = 2.0
+_FIRST_WORD_S = 2.0
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
@@ -71,7 +71,7 @@ class _HashingFile:
     def __init__(self, file: BinaryIO):
         self._file, self._digest = file, hashlib.sha256()
         self.num_bytes = 0
-        self.failure: Optional[OSError] = None
+        self.failure: OSError | None = None
 
     def write(self, data) -> int:
         data = memoryview(data).cast("B")
@@ -269,7 +269,7 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
     for name in sorted(_names_in(folder) - manifest.files.keys()):
         raise CheckpointFault(f"{name} does not belong to it: {MANIFEST} does not list it")
     for path, entry in manifest.paths(folder).items():
-        name = path.relative_to(folder) if path.is_relative_to(folder) else path
+        name = _shown(path, folder)
         try:
             status = path.lstat()
         except OSError as error:
@@ -308,24 +308,24 @@ def check_contents(folder: Path, entries: Iterable[tuple[Path, Entry]], is_told:
         CheckpointFault: a file has another content, or cannot be read.
     """
     entries = list(entries)
-    progress = _Progress(folder.name, sum(entry.num_bytes for _, entry in entries), is_told)
+    num_bytes, num_read, next_word = sum(entry.num_bytes for _, entry in entries), 0, time.monotonic() + _FIRST_WORD_S
+
+    def read(count: int) -> None:
+        nonlocal num_read, next_word
+        num_read += count
+        if is_told and time.monotonic() > next_word:
+            log.info(f"checking {folder.name}: {num_read / 1e9:.1f} of {num_bytes / 1e9:.1f} GB read")
+            next_word += 5 * _FIRST_WORD_S
+
     for path, entry in entries:
-        name = path.relative_to(folder) if path.is_relative_to(folder) else path
+        name = _shown(path, folder)
         try:
-            found = hash_file(path, told=progress.advance)
+            found = hash_file(path, told=read)
         except OSError as error:
             raise CheckpointFault(f"{name} cannot be read ({error.strerror})") from error
         if found != entry:
             raise CheckpointFault(f"{name}: sha256 {entry.sha256[:16]}… expected, found {found.sha256[:16]}…")
 
 
-class _Progress:
-    def __init__(self, name: str, num_bytes: int, is_told: bool):
-        self._name, self._all, self._done, self._is_told = name, num_bytes, 0, is_told
-        self._next = time.monotonic() + _SECONDS_BEFORE_A_WORD
-
-    def advance(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        if self._is_told and time.monotonic() > self._next:
-            log.info(f"checking {self._name}: {self._done / 1e9:.1f} of {self._all / 1e9:.1f} GB read")
-            self._next += 5 * _SECONDS_BEFORE_A_WORD
+def _shown(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.is_relative_to(folder) else path

@@ -10,7 +10,7 @@ when it converts and when it loads; this reads them as `fastadv.engine.checkpoin
 import hashlib
 import math
 from pathlib import Path
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable
 
 import torch
 from torch import Tensor
@@ -184,7 +184,7 @@ def _cut_stage_3(old: list[dict], shapes: list[dict], rank: int, num_ranks: int)
     }
 
 
-def _frozen_fragments(parts: list[dict], rank: int, num_ranks: int) -> Optional[dict[str, Tensor]]:
+def _frozen_fragments(parts: list[dict], rank: int, num_ranks: int) -> dict[str, Tensor] | None:
     """Rank ``rank``'s pieces of the parameters that are not trained, at stage 3."""
     shapes = parts[0]["frozen_param_shapes"]
     if not shapes:

@@ -13,13 +13,11 @@
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
 
-import json
 import re
 import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Optional
 
 from fastadv import __version__
 from fastadv.config.schema import Config
@@ -104,17 +102,9 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
         clear_written(folder)
     # First, since these two files are what marks a run folder.
     (folder / "metrics.jsonl").touch()
-    write_text(folder / "config.yaml", config_text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replaces ``path`` at once, so that a reader sees the old text or the new."""
-    with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def write_results(folder: Path, results: dict[str, Any]) -> None:
-    write_text(folder / "results.json", json.dumps(results, indent=1) + "\n")
+    # Replaced at once, so that a reader sees the old text or the new.
+    with written_aside(folder / "config.yaml") as aside:
+        aside.write_text(config_text, encoding="utf-8")
 
 
 def model_card(
@@ -124,7 +114,7 @@ def model_card(
     num_steps: int,
     scores: dict[str, float],
     table: str,
-    label_map: Optional[LabelMap] = None,
+    label_map: LabelMap | None = None,
 ) -> str:
     """Markdown of what the model was trained on, how, by which code, and what was measured.
 
@@ -182,7 +172,7 @@ def code_version() -> str:
     """``commit <hash>``, ``+ changes`` for a dirty tree; ``no commit known`` outside a repository of this code."""
     root = Path(__file__).resolve().parents[3]
 
-    def git(*arguments: str) -> Optional[str]:
+    def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):

@@ -7,7 +7,7 @@ learning"): all vectors become one, or they keep to a subspace. Both leave the l
 import logging
 import math
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,7 @@ class Geometry:
     """the same of two views of one sentence, 0 where there are none"""
 
     @classmethod
-    def of(cls, z: Tensor, z_positive: Optional[Tensor]) -> "Geometry":
+    def of(cls, z: Tensor, z_positive: Tensor | None) -> "Geometry":
         """``z`` (N, D), N >= 2, and the second views, of different sentences."""
         units = F.normalize(z.double(), dim=1)
         num_rows = len(units)
@@ -80,7 +80,7 @@ class Geometry:
         return cls(num_rows, uniformity, rank, spread, noise)
 
     @property
-    def fault(self) -> Optional[str]:
+    def fault(self) -> str | None:
         """What is wrong, in words, or None."""
         if self.num_rows < LEAST_ROWS:
             return None
@@ -99,7 +99,7 @@ class CollapseWatch:
         self._has_warned = False
         self._last: list[Geometry] = []
 
-    def look(self, step: int, z: Tensor, z_positive: Optional[Tensor], sentence_ids: Tensor) -> dict[str, float]:
+    def look(self, step: int, z: Tensor, z_positive: Tensor | None, sentence_ids: Tensor) -> dict[str, float]:
         """The metrics of one batch; all ranks call it.
 
         Args:
@@ -138,7 +138,7 @@ class CollapseWatch:
             if is_first_rank():
                 logger.warning("step %d: %s; %s (train.collapse)", step, fault, _CAUSES)
 
-    def _fault_of_several(self, geometry: Geometry) -> Optional[str]:
+    def _fault_of_several(self, geometry: Geometry) -> str | None:
         """Whether the last looks, at enough sentences together, saw nothing but noise."""
         self._last.append(geometry)
         while sum(look.num_rows for look in self._last[1:]) >= ENOUGH_ROWS:

@@ -5,7 +5,6 @@ docs/monitoring.md lists every key. Nothing here waits for a GPU but `Gauges.tak
 
 import resource
 from pathlib import Path
-from typing import Optional
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ class Gauges:
         self._means = StepMeans()
         self._collapse = CollapseWatch(config.train.collapse)
         self._last_step = first_step
-        self._batch: Optional[PackedBatch] = None
+        self._batch: PackedBatch | None = None
         self._forget_counts()
 
     def count(self, batch: PackedBatch) -> None:
@@ -83,7 +82,7 @@ class Gauges:
         """The most that the process of any rank has held so far."""
         return highest(_most_memory(self._device), self._device) / 2**30
 
-    def _mfu(self, metrics: dict[str, float], num_steps: int) -> Optional[float]:
+    def _mfu(self, metrics: dict[str, float], num_steps: int) -> float | None:
         """FLOPs that the model needs for what was done over what the cards could do in that time (PaLM, appendix B)."""
         card = card_name(self._device)
         if card is None:
@@ -108,7 +107,7 @@ class Gauges:
         return flops / (training * num_steps * peak * world_size())
 
 
-def card_name(device: torch.device) -> Optional[str]:
+def card_name(device: torch.device) -> str | None:
     """What the GPU calls itself; None on a CPU, of which no peak is known."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 

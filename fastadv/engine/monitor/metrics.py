@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Optional, TextIO
+from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class StepMeans:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """The means, and starts anew."""
+        """The means; the next ones begin after this call."""
         names = list(self._sums)
         # Scalars of one device are brought over in one piece; those of the host cost nothing.
         device = next((self._sums[n].device for n in names if self._sums[n].device.type != "cpu"), torch.device("cpu"))
@@ -120,7 +120,7 @@ class Progress:
     Shows loss, inner gain, sentences a second and the time left.
     """
 
-    def __init__(self, total_steps: int, first_step: int, is_shown: bool = True, stream: Optional[TextIO] = None):
+    def __init__(self, total_steps: int, first_step: int, is_shown: bool = True, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
         self._total, self._done, self._start_step = total_steps, first_step, first_step
         self._is_shown = is_shown
@@ -142,17 +142,12 @@ class Progress:
             if name in metrics:
                 self._texts[label] = f"{metrics[name]:.4g}"
         if self._bar is not None:
-            self._bar.set_postfix({**self._texts, "sent/s": f"{self.sentences_per_s:.0f}"}, refresh=False)
+            self._bar.set_postfix({**self._texts, "sent/s": f"{self.rates['sentences_per_s']:.0f}"}, refresh=False)
             self._bar.update()
         elif self._is_shown and self._is_tenth():
             shown = "".join(f" · {label} {text}" for label, text in self._texts.items())
-            pace = f"{self.sentences_per_s:.0f} sentences/s · {self._time_left()} left"
+            pace = f"{self.rates['sentences_per_s']:.0f} sentences/s · {self._time_left()} left"
             print(f"step {self._done}/{self._total}{shown} · {pace}", file=self._stream, flush=True)
-
-    @property
-    def sentences_per_s(self) -> float:
-        """Since this process began to train."""
-        return self.rates["sentences_per_s"]
 
     @property
     def rates(self) -> dict[str, float]:

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints import manifest
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
-from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of
+from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of, newest_checkpoint
 from fastadv.engine.checkpoints.manifest import (
     MANIFEST,
     CheckpointFault,
@@ -27,19 +26,16 @@ from fastadv.launch.load import load_config
 from fastadv.train import main
 from tests.quick_trainer import Trainer
 
-PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
-
 
 @pytest.fixture(scope="module")
 def trained(make_config_in, tmp_path_factory):
     """A folder with a finished run of four steps at stage 2, a checkpoint and a dev score after each."""
     base = tmp_path_factory.mktemp("trained")
-    (base / "pairs.csv").write_text(PAIRS, encoding="utf-8")
     options = {
         "engine.zero_stage": 2,
         "train.save_every": 1,
         "train.eval_every": 1,
-        "dev.data": str(base / "pairs.csv"),
+        "dev.data": str(base / "scored.csv"),
     }
     (base / "config.yaml").write_text(to_yaml(make_config_in(base, **options)), encoding="utf-8")
     Trainer(load_config(str(base / "config.yaml"))).fit()

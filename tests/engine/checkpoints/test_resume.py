@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint, read_state
+from fastadv.engine.checkpoints.checkpoint import read_state
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.errors import UserError
 from tests.quick_trainer import Trainer
 
@@ -59,12 +60,10 @@ def test_one_seed_twice_is_one_run_and_another_seed_is_not(make_config, step_lin
     assert step_lines(other)[0]["loss"] != step_lines(first)[0]["loss"]
 
 
-def test_what_is_measured_and_saved_on_the_way_changes_nothing(make_config, step_lines, tmp_path):
+def test_what_is_measured_and_saved_on_the_way_changes_nothing(make_config, step_lines, scored_pairs):
     """Checkpoints, dev scores, a coarser log and a callback: the weights are those of the bare run."""
-    pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
     bare = Trainer(make_config("bare")).fit()
-    extras = {"dev.data": str(pairs), "train.eval_every": 1, "train.save_every": 1, "train.log_every": 3}
+    extras = {"dev.data": scored_pairs, "train.eval_every": 1, "train.save_every": 1, "train.log_every": 3}
     busy = Trainer(make_config("busy", **extras), [Callback()]).fit()
     last = newest_checkpoint(busy) / "engine" / "mp_rank_00_model_states.pt"
     saved = torch.load(last, weights_only=True)["module"]

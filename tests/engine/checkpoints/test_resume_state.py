@@ -7,10 +7,8 @@ import torch
 from deepspeed.utils import safe_get_full_fp32_param
 
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import newest_checkpoint
+from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.quick_trainer import Trainer
-
-PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nit is dull,the plot,2\n"
 
 
 def state_of(trainer):
@@ -61,12 +59,11 @@ class AtTheStart(Trainer):
 
 
 @pytest.mark.parametrize("stage, precision", [(0, "fp32"), (0, "bf16"), (1, "bf16"), (2, "fp32"), (3, "fp32")], ids=str)
-def test_every_piece_of_the_state_is_restored(make_config, tmp_path, stage, precision):
-    (tmp_path / "pairs.csv").write_text(PAIRS, encoding="utf-8")
+def test_every_piece_of_the_state_is_restored(make_config, scored_pairs, stage, precision):
     options = {
         "engine.zero_stage": stage,
         "engine.precision": precision,
-        "dev.data": str(tmp_path / "pairs.csv"),
+        "dev.data": scored_pairs,
         "train.eval_every": 1,
         "perturbation.reuse": "adaptive",
         "perturbation.num_steps": 3,

@@ -32,7 +32,7 @@ TABLE = [
     # system, what else is changed, ZeRO stage, precision, steps after which it is stopped
     ("robustsentembed", {}, 0, "fp32", (1, 2, 3, 4)),
     ("robustsentembed", {}, 1, "bf16", (1, 2, 3, 4)),
-    ("robustsentembed", {"dev.data": "dev.csv", "train.eval_every": 1}, 3, "bf16", (1, 4)),
+    ("robustsentembed", {"dev.data": "scored.csv", "train.eval_every": 1}, 3, "bf16", (1, 4)),
     ("robustsentembed", {"train.micro_batch_size": 3}, 0, "bf16", (1, 2)),
     ("robustsentembed", {"engine.checkpoint_activations": True}, 2, "bf16", (1, 4)),
     ("robustsentembed", IN_PART, 0, "fp32", (3,)),
@@ -43,9 +43,9 @@ TABLE = [
     ("free", {}, 0, "bf16", (3, 4)),
     ("free", {}, 2, "bf16", (2, 3)),
     ("free", {}, 3, "fp32", (3,)),
-    ("rtd", {}, 0, "fp32", (2,)),
-    ("uscal", {}, 1, "fp32", (1, 2)),
-    ("simcse", {}, 2, "fp32", (2, 3)),
+    ("rtd", {}, 1, "bf16", (2,)),
+    ("uscal", {}, 1, "bf16", (1, 2)),
+    ("simcse", {}, 1, "fp32", (1, 2)),
     ("fine_tuning", {"train.accumulation_steps": 2}, 1, "fp32", (3, 4)),
     ("fgsm", {}, 0, "fp32", (1,)),
     ("fgm", {}, 2, "fp32", (1, 3)),
@@ -58,7 +58,7 @@ TABLE = [
     # The first epoch fills CARL's bank; from step 3 on there is a contrast.
     ("carl", {}, 0, "fp32", (1, 3, 4)),
     ("carl", carl(estimator="softmax", negatives="per_row", start_step=1), 2, "fp32", (1, 3)),
-    ("carl", carl(start_step=4), 1, "fp32", (1, 3, 4)),
+    ("carl", carl(start_step=4), 1, "bf16", (1, 3, 4)),
     ("carl", carl(start_step=3), 3, "fp32", (3, 4)),
     ("carl", {**carl(start_step=1), "train.accumulation_steps": 2}, 0, "fp32", (1, 3)),
     # Saved before the first write.
@@ -71,14 +71,14 @@ TABLE = [
     ("two networks", {}, 3, "fp32", (3,)),
     ("safer", {}, 0, "fp32", (3,)),
     ("safer", {}, 3, "fp32", (3,)),
-    ("ada", {}, 2, "fp32", (4,)),
-    ("ada_soft", {}, 1, "fp32", (3,)),
+    ("ada", {}, 2, "fp32", (2, 4)),
+    ("ada_soft", {}, 1, "bf16", (3,)),
     ("base_adv", {}, 0, "bf16", (3,)),
-    ("base_adv_soft", {}, 1, "bf16", (3,)),
+    ("base_adv_soft", {}, 1, "fp32", (3,)),
     ("a2t", {}, 0, "fp32", (3,)),
     ("a2t", {}, 3, "fp32", (3,)),
     ("bat_pairwise", {}, 2, "fp32", (3,)),
-    ("bat_triplet", {}, 0, "fp32", (3,)),
+    ("bat_triplet", {}, 0, "bf16", (3,)),
 ]  # fmt: skip
 
 
@@ -116,14 +116,17 @@ def outcome(folder):
 def test_stopped_and_gone_on_from_is_the_run_that_was_never_stopped(
     make_system, attack, tmp_path, step_lines, system, changes, stage, precision, steps
 ):
-    (tmp_path / "dev.csv").write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\n")
     changes = {name: str(tmp_path / value) if name == "dev.data" else value for name, value in changes.items()}
     given = {"engine.zero_stage": stage, "engine.precision": precision, "train.max_steps": NUM_STEPS, **changes}
     config = make_system(system, "run", **given, **{"train.save_every": 1})
     whole = Trainer(config, [Copies(steps)]).fit()
     lines, (files, position) = step_lines(whole), outcome(whole)
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(set(losses)) == NUM_STEPS, "steps with equal losses would hide a lost position"
+    # Steps with equal losses would hide a lost position; of bfloat16's few numbers two may be equal by chance.
+    assert len(losses) == NUM_STEPS and len(set(losses)) >= NUM_STEPS - (precision == "bf16")
+    assert all(value is not None for line in lines for value in line.values()), "not finite"
+    if system == "carl" and steps[-1] > 2:
+        assert files["extra_state.safetensors"]["carl_banks"].dtype == torch.float32
     for step in steps:
         config.train.output_dir = f"{whole}-{step}"
         trainer = Trainer(config)

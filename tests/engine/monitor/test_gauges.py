@@ -2,14 +2,15 @@
 
 import json
 import sys
-import time
 import types
+from functools import partial
 
 import pytest
 import torch
 
 from fastadv.data.batching import BatchOrder
 from fastadv.encoder import Encoder
+from fastadv.engine.callbacks import Callback
 from fastadv.engine.monitor import gauges
 from fastadv.engine.step.perturbation_metrics import norm_sums
 from fastadv.files.clock import Clock
@@ -45,29 +46,30 @@ def test_tokens_and_padding_are_those_of_the_batches(make_config, batches, path)
 
 
 def test_phases_are_the_time_of_a_step(make_config, monkeypatch):
-    """From one line to the next, as a clock of the test's own has it."""
-    take, times = Clock.take, []
+    """From one line to the next, where it is a second later each time that somebody asks."""
+    ticks, times = [0.0], []
 
-    def watched(clock):
-        seconds = take(clock)
-        times.append(time.monotonic())
-        return seconds
+    def seconds():
+        ticks[0] += 1
+        return ticks[0]
 
-    monkeypatch.setattr(Clock, "take", watched)
+    class Times(Callback):
+        def on_step(self, trainer, step, metrics):
+            if metrics:
+                times.append(ticks[0])
+
+    monkeypatch.setattr(gauges, "Clock", partial(Clock, seconds=seconds))
     options = {"train.max_steps": 6, "train.log_every": 2, "train.save_every": 2}
-    lines = lines_of(Trainer(make_config(**options)).fit())
+    lines = lines_of(Trainer(make_config(**options), [Times()]).fit())
     assert [line["step"] for line in lines] == [2, 4, 6]
-    for line, start, end in zip(lines[1:], times, times[1:]):
+    for line, start, end in zip(lines[1:], times[:-1], times[1:], strict=True):
         phases = {key.removeprefix("time/"): value for key, value in line.items() if key.startswith("time/")}
-        assert phases.keys() == PHASES | {"save"} and min(phases.values()) >= 0
-        assert 2 * sum(phases.values()) == pytest.approx(end - start, rel=0.02, abs=0.02)
-        assert phases["search"] > 0 and phases["adversarial"] > 0
+        assert phases.keys() == PHASES | {"save"} and min(phases.values()) > 0
+        assert 2 * sum(phases.values()) == end - start
 
 
-def test_a_dev_score_has_a_phase(make_config, tmp_path):
-    pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
-    config = make_config(**{"dev.data": str(pairs), "train.eval_every": 1, "train.max_steps": 2})
+def test_a_dev_score_has_a_phase(make_config, scored_pairs):
+    config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1, "train.max_steps": 2})
     lines = [line for line in lines_of(Trainer(config).fit()) if "loss" in line]
     assert "time/eval" not in lines[0] and lines[1]["time/eval"] > 0
 

@@ -20,15 +20,13 @@ def documented():
 
 
 @pytest.fixture
-def written(make_config, tmp_path):
-    pairs = tmp_path / "pairs.csv"
-    pairs.write_text("sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\n")
+def written(make_config, scored_pairs, tmp_path):
     skipping = {
         "objective": "tests.ranks.cases.planted:Planted",
         "objective_options": {"fault": "loss", "at": [2], "rtd_generator": "unigram"},
         "train.on_nonfinite": "skip",
         "perturbation.reuse": "adaptive",
-        "dev.data": str(pairs),
+        "dev.data": scored_pairs,
         "train.eval_every": 2,
         "train.save_every": 2,
     }

@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 from fastadv.launch.load import load_config
 from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import checkpoint_folders, newest_checkpoint, read_state
+from fastadv.engine.checkpoints.checkpoint import read_state
+from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
 from fastadv.engine.guards import Guard
-from fastadv.engine.loop import Interrupted, TooManySkips
+from fastadv.distributed.signals import Interrupted
+from fastadv.engine.guards import TooManySkips
 from tests.quick_trainer import Trainer
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.errors import UserError
 from fastadv.perturbation import NonFiniteGradient
-
-PAIRS = "sentence1,sentence2,score\na film,a movie,4\nvery good,very bad,1\nnever,always,0\nthe plot,the story,3\n"
 
 # An objective of a user's own, in a module of their own, that goes wrong when it is told to.
 FAULTY = """
@@ -56,13 +56,6 @@ def faulty(tmp_path, monkeypatch):
     sys.modules.pop("my_objective", None)
 
 
-@pytest.fixture
-def pairs_file(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text(PAIRS)
-    return str(path)
-
-
 class Recorder(Callback):
     def __init__(self):
         self.calls = []
@@ -78,9 +71,9 @@ class Recorder(Callback):
         self.calls.append(("save", step))
 
 
-def test_callbacks_come_in_order(make_config, pairs_file):
+def test_callbacks_come_in_order(make_config, scored_pairs):
     recorder = Recorder()
-    Trainer(make_config(**{"dev.data": pairs_file, "train.eval_every": 2, "train.save_every": 3}), [recorder]).fit()
+    Trainer(make_config(**{"dev.data": scored_pairs, "train.eval_every": 2, "train.save_every": 3}), [recorder]).fit()
     assert recorder.calls == [
         *[("step", 1), ("step", 2), ("eval", 2)],
         *[("step", 3), ("save", 3)],
@@ -132,7 +125,7 @@ def test_no_learning_rate_no_change(make_config, tiny_bert_dir):
 
 
 @pytest.mark.parametrize("scores, best", [([1.0, 3.0, 2.0, 3.0], 2), ([1.0, 2.0, 3.0, 4.0], 4)])
-def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, scores, best):
+def test_the_best_weights_are_exported(make_config, scored_pairs, monkeypatch, scores, best):
     """Equal scores keep the earlier weights; the last step is scored too."""
     seen = []
 
@@ -141,7 +134,7 @@ def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, sco
         return scores[len(seen) - 1]
 
     monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: score)
-    config = make_config(**{"dev.data": pairs_file, "train.eval_every": 1, "train.save_every": 1})
+    config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1, "train.save_every": 1})
     trainer = Trainer(config)
     folder = trainer.fit()
     assert trainer.position.best_step == best and trainer.position.best_score == max(scores)
@@ -156,10 +149,10 @@ def test_the_best_weights_are_exported(make_config, pairs_file, monkeypatch, sco
 
 
 @pytest.mark.parametrize("scores, best", [([math.nan, 1.0, math.nan, 0.5], 2), ([math.nan] * 4, None)])
-def test_a_score_that_is_no_number_is_never_the_best(make_config, pairs_file, monkeypatch, scores, best):
+def test_a_score_that_is_no_number_is_never_the_best(make_config, scored_pairs, monkeypatch, scores, best):
     remaining = iter(scores)
     monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(remaining))
-    trainer = Trainer(make_config(**{"dev.data": pairs_file, "train.eval_every": 1}))
+    trainer = Trainer(make_config(**{"dev.data": scored_pairs, "train.eval_every": 1}))
     folder = trainer.fit()
     assert trainer.position.best_step == best
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -167,10 +160,10 @@ def test_a_score_that_is_no_number_is_never_the_best(make_config, pairs_file, mo
     assert logged == [None if math.isnan(score) else score for score in scores]
 
 
-def test_the_best_score_survives_a_stop(make_config, pairs_file, monkeypatch):
+def test_the_best_score_survives_a_stop(make_config, scored_pairs, monkeypatch):
     scores = iter([5.0, 1.0, 2.0, 3.0])
     monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
-    config = make_config(**{"dev.data": pairs_file, "train.eval_every": 1})
+    config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1})
 
     class Stop(Callback):
         def on_eval(self, trainer, step, scores):

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 
 from fastadv import load_config
 from fastadv.distributed import processes
-from tests.ranks.whole_state import Observed, StopAfter
+from tests.ranks.whole_state import Observed
+from tests.small_runs import StopAfter
 
 
 def config_of(config_file, name, stage, precision):

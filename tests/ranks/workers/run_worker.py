@@ -8,22 +8,12 @@ from pathlib import Path
 
 import torch
 
-from fastadv import Callback, load_config
+from fastadv import load_config
 from fastadv.distributed import processes
 from fastadv.perturbation import NonFiniteGradient
 from tests.quick_trainer import Trainer
 from tests.ranks.cases.objectives import STAGES
-
-
-class StopAfter(Callback):
-    """Asks for the end, which the other ranks learn from this one."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step(self, trainer, step, metrics):
-        if step == self.step:
-            trainer.request_stop()
+from tests.small_runs import StopAfter
 
 
 def config_of(config_file, name, *overrides):
