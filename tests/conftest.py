@@ -9,8 +9,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.small_runs import make_config, make_config_in, scored_pairs, step_lines, stop_after  # noqa: E402, F401
+
+# Every run of a property's test is the same run, however slow the machine.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
 
 WORDS = (
     "the a an film movie story was is not very good bad great dull slow sharp funny sad and but with of in to it "

@@ -14,20 +14,25 @@ import yaml
 
 from fastadv.errors import UserError
 
+
+def _float(word: str) -> float:
+    return float(word.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
 _WORDS = {
-    "null": (re.compile(r"(?:null|Null|NULL|~|)$"), ["n", "N", "~", ""]),
-    "bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    "int": (re.compile(r"[-+]?[0-9]+$"), list("-+0123456789")),
+    "null": (re.compile(r"(?:null|Null|NULL|~|)$"), lambda word: None),
+    "bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), lambda word: word.lower() == "true"),
+    "int": (re.compile(r"[-+]?[0-9]+$"), int),
     "float": (
         re.compile(
             r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?$"
             r"|[-+]?[0-9]+[eE][-+]?[0-9]+$"
             r"|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
         ),
-        list("-+.0123456789"),
+        _float,
     ),
 }
-
+"""Kind of a plain scalar: (how it is written, what it means)"""
 
 # Values of a document, what an alias stands for counted each time: a few lines can stand for a billion.
 _MAX_VALUES = 100_000
@@ -46,8 +51,7 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_text(self, data):
         # PyYAML writes some line ends and controls bare, and reads them back as something else.
-        style = None if data.isprintable() else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if data.isprintable() else '"')
 
     def represent_list(self, data):
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
@@ -57,9 +61,9 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
 _Dumper.add_representer(tuple, _Dumper.represent_list)
 
-for _kind, (_pattern, _starts) in _WORDS.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _starts)
-    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _starts)
+for _kind, (_pattern, _) in _WORDS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, None)
 
 
 def read_yaml(text: str, name: str) -> Any:
@@ -86,20 +90,22 @@ def read_yaml(text: str, name: str) -> Any:
 
 
 def _value(node: yaml.Node, parents: tuple, counted: Iterator[int]) -> Any:
+    def problem(what: str, at: yaml.Node = node) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(problem=what, problem_mark=at.start_mark)
+
     if node in parents:
-        raise _problem("a value holds itself", node)
+        raise problem("a value holds itself")
     if next(counted) > _MAX_VALUES:
-        raise _problem(f"more than {_MAX_VALUES:,} values, by aliases of aliases", node)
+        raise problem(f"more than {_MAX_VALUES:,} values, by aliases of aliases")
     kind = node.tag.rpartition(":")[2]
     if kind == "map" and isinstance(node, yaml.MappingNode):
-        mapping: dict = {}
-        lines = {}
+        mapping, lines = {}, {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise _problem("a key must be one word", key_node)
+                raise problem("a key must be one word", key_node)
             key = _value(key_node, parents, counted)
             if key in lines:
-                raise _problem(f"the key {key!r} is given twice, first in line {lines[key]}", key_node)
+                raise problem(f"the key {key!r} is given twice, first in line {lines[key]}", key_node)
             lines[key] = key_node.start_mark.line + 1
             mapping[key] = _value(value_node, (*parents, node), counted)
         return mapping
@@ -109,23 +115,11 @@ def _value(node: yaml.Node, parents: tuple, counted: Iterator[int]) -> Any:
         return node.value
     # A tag written out, as in `!!int x`, need not fit its value.
     if kind not in _WORDS or not isinstance(node, yaml.ScalarNode) or not _WORDS[kind][0].match(node.value):
-        raise _problem(f"the tag {node.tag} has no use here", node)
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return node.value.lower() == "true"
+        raise problem(f"the tag {node.tag} has no use here")
     try:
-        return int(node.value) if kind == "int" else _float(node.value)
+        return _WORDS[kind][1](node.value)
     except ValueError:
-        raise _problem("a number of too many digits", node) from None
-
-
-def _float(word: str) -> float:
-    return float(word.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
-def _problem(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        raise problem("a number of too many digits") from None
 
 
 def write_yaml(data: dict) -> str:

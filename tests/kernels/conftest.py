@@ -1,19 +1,9 @@
-"""Packed batches for the kernels' tests, and hypothesis settings that make every run the same run."""
+"""Packed batches for the kernels' tests."""
 
 import os
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
-
-settings.register_profile(
-    "repeatable",
-    derandomize=True,
-    deadline=None,
-    max_examples=30,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("repeatable")
 
 
 def make_packed(lengths, embedding_size, seed=0, dtype=torch.float64, scale=1.0):

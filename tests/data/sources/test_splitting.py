@@ -1,7 +1,5 @@
 """Sentences out of prose."""
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,16 +63,11 @@ def test_no_character_is_lost(text):
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_a_long_paragraph_takes_linear_time():
-    def seconds(num_words):
-        text = "word. " * num_words + "a" * num_words + "." * num_words
-        start = time.process_time()
-        split_sentences(text)
-        return time.process_time() - start
-
-    seconds(1000)
-    # Ten times the text; a quadratic scan would take a hundred times as long.
-    assert seconds(100_000) < 40 * max(seconds(10_000), 1e-3)
+def test_a_long_paragraph_is_split():
+    """A scan of quadratic time would never end."""
+    num_words = 300_000
+    sentences = split_sentences("Word. " * num_words + "a" * num_words + "." * num_words)
+    assert len(sentences) == num_words + 1
 
 
 def test_empty():

@@ -1,6 +1,6 @@
 """A classifier as attacks on text ask it: the answers are those of transformers' own model, asked text by text."""
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,11 +136,13 @@ def test_time_that_is_over_ends_the_questions(victim):
 @pytest.mark.parametrize("texts", [TEXTS, PAIRS])
 def test_much_text_is_tokenised_in_pieces_between_which_time_is_looked_at(victim, monkeypatch, texts):
     expected, sizes, tokens = victim(texts), [], victim._tokens
+    clock = [0.0]
+    monkeypatch.setattr(text_victim, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     victim.begin()
 
     def slow(piece):
         sizes.append(sum(len("".join(text)) for text in piece))
-        time.sleep(pause)
+        clock[0] += pause
         return tokens(piece)
 
     pause = 0.0
