@@ -12,6 +12,7 @@ from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.objectives.needs import Needs
 
 SETS = WordSets(
     {"good": ("great", "wonderful"), "film": ("movie",), "slow": ("dull",)}, {"good": ("bad",), "slow": ("sharp",)}, {}
@@ -29,7 +30,7 @@ ROWS = (
 
 @dataclass
 class Wants:
-    variants: tuple
+    needs: Needs
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def make(tmp_path, tiny_bert_dir):
         for key, value in changes.items():
             setattr(config.data, key, value)
         data = TrainingData(config, encoder, progress=False)
-        data.use_variants(Wants(names), encoder)
+        data.use_variants(Wants(Needs(variants=names)), encoder)
         return data, encoder
 
     return make, tmp_path
