@@ -110,7 +110,7 @@ def record(config) -> dict[str, str]:
 
     from fastadv import Trainer
 
-    run_folder = Trainer(config).fit()
+    run_folder = Trainer(config, writes_report=False).fit()
     found = {}
     for file in sorted((run_folder / "model").glob("**/*.safetensors")):
         for name, tensor in safetensors.torch.load_file(file).items():

@@ -1,6 +1,6 @@
 """Other texts of training texts: which they are, in which batches, and what is refused."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
+from fastadv.objectives.needs import Needs
 
 SETS = WordSets(
     {"good": ("great", "wonderful"), "film": ("movie",), "slow": ("dull",)}, {"good": ("bad",), "slow": ("sharp",)}, {}
@@ -25,11 +26,6 @@ ROWS = (
     ("the music", "b"),
     ("it was slow and good", "c"),
 )
-
-
-@dataclass
-class Wants:
-    variants: tuple
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def make(tmp_path, tiny_bert_dir):
         for key, value in changes.items():
             setattr(config.data, key, value)
         data = TrainingData(config, encoder, progress=False)
-        data.use_variants(Wants(names), encoder)
+        data.use_variants(SimpleNamespace(needs=Needs(variants=names)), encoder)
         return data, encoder
 
     return make, tmp_path
