@@ -1,6 +1,7 @@
 """The frame and look that all pages share: one file that opens anywhere, without a network, a server or a script."""
 
 from pathlib import Path
+from typing import Sequence
 
 
 def html_page(title: str, body: str, style: str = "", has_images: bool = False) -> str:
@@ -28,3 +29,13 @@ def html_page(title: str, body: str, style: str = "", has_images: bool = False) 
 {body}</body>
 </html>
 """
+
+
+def html_table(head: Sequence[str], lines: Sequence[str], css: str = "") -> str:
+    """A table that scrolls within itself; cells of ``head`` and the rows ``lines`` are markup, escaped already."""
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    kind = f' class="{css}"' if css else ""
+    body = "\n".join(lines)
+    return (
+        f'<div class="scroll"><table{kind}><thead><tr>{columns}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n'
+    )

@@ -1,15 +1,32 @@
 """Small classifiers to attack, and the texts they are attacked on."""
 
+import csv
+
 import torch
 from torch import nn
 
+from fastadv.cli.main import main
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
+from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 
 CLASSES = ("bad", "fair", "good", "great")
+SETS = WordSets(
+    {
+        "film": ["movie", "story"],
+        "dull": ["slow", "sad"],
+        "funny": ["sharp", "sad"],
+        "wonderful": ["great", "good"],
+        "music": ["scene", "camera"],
+        "plot": ["story", "scene"],
+        "never": ["not"],
+        "love": ["hate"],
+    },
+    {"good": ["bad"], "wonderful": ["terrible"], "love": ["hate"], "never": ["always"], "dull": ["sharp", "great"]},
+)
 TEXTS = [
     "the film was not very good .",
     "a wonderful story !",
@@ -24,6 +41,12 @@ TEXTS = [
     "a sharp and funny movie but not great",
     "hate this",
 ]
+
+
+def run(arguments, capture, status=0):
+    """Runs a command that ends with ``status``, and gives what it printed."""
+    assert main([str(argument) for argument in arguments]) == status
+    return capture.readouterr()
 
 
 def make_classifier(folder, dtype=torch.float64, seed=0, spread=1.0, **options):
@@ -48,8 +71,6 @@ def own_labels(classifier, texts=TEXTS):
 
 def write_table(path, data):
     """Labelled texts as a csv file with columns text and label."""
-    import csv
-
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["text", "label"])

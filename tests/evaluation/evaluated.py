@@ -1,13 +1,13 @@
 """What ``fastadv evaluate all`` is run on in tests, how it is called, and how what it leaves is read."""
 
-import csv
 import json
 
 import torch
+from threadpoolctl import threadpool_limits
 
-from fastadv.cli.main import main
 from fastadv.data.variants.word_sets import WordSets
-from tests.evaluation.attacked import make_classifier, own_labels, write_table
+from fastadv.files.csv_file import read_csv as rows_in  # noqa: F401
+from tests.evaluation.attacked import make_classifier, own_labels, run, write_table  # noqa: F401
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 SETS = WordSets(
@@ -27,6 +27,8 @@ SETS = WordSets(
 def write_models(folder, tiny_bert_dir):
     """Classifiers a, b, c, d, texts that a is right on, word sets, and data in SentEval's layout."""
     torch.set_num_threads(1)
+    # Fits of a few rows take longer with threads than without.
+    threadpool_limits(1)
     for seed, name in enumerate("abcd"):
         classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
         torch.manual_seed(seed)
@@ -61,11 +63,6 @@ def arguments(folder, out, *more, models=("one=a,b", "two=c,d"), data="senteval"
     return ["evaluate", "all", *chosen, *given, "--recipes", "synonym", "--epsilons", "0.1", "1", *map(str, more)]
 
 
-def run(given, capsys, status=0):
-    assert main(given) == status
-    return capsys.readouterr()
-
-
 def evaluation_of(out):
     return json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
 
@@ -80,8 +77,3 @@ def number_of(evaluation, **wanted):
     rows = [row for row in evaluation["numbers"] if all(row[name] == value for name, value in wanted.items())]
     assert len(rows) == 1, (wanted, len(rows))
     return rows[0]
-
-
-def rows_in(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

@@ -16,9 +16,15 @@ NAN, INF = math.nan, math.inf
 
 def test_json_has_null_for_every_number_that_is_not_finite(tmp_path):
     value = {1: [NAN, -INF, 1 / 3, True, None, "ü\ud800"], "array": np.array([[1.5, np.nan]]), "path": tmp_path}
+    value.update(whole=(np.int64(3), {"x"}))
     write_json(tmp_path / "a.json", value)
     numbers = [None, None, 1 / 3, True, None, "ü\ud800"]
-    assert read_json(tmp_path / "a.json") == {"1": numbers, "array": [[1.5, None]], "path": str(tmp_path)}
+    assert read_json(tmp_path / "a.json") == {
+        "1": numbers,
+        "array": [[1.5, None]],
+        "path": str(tmp_path),
+        "whole": [3, ["x"]],
+    }
     assert (tmp_path / "a.json").read_bytes().endswith(b"}\n") and json_text((np.float32(0.5), INF)) == "[0.5, null]"
 
 

@@ -161,7 +161,10 @@ IMPOSSIBLE = [
 ]
 
 COMBINATIONS = [
-    ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "engine.zero_stage 3"]),
+    (
+        {"engine.zero_stage": 3, "perturbation.reuse": "none"},
+        ["perturbation.reuse = none", "exact, adaptive or free at engine.zero_stage 3"],
+    ),
     ({"engine.compile": "default", "perturbation.reuse": "none"}, ["engine.compile = default", "exact or adaptive"]),
     ({"engine.compile": "default", "perturbation.reuse": "free"}, ["engine.compile = default", "exact or adaptive"]),
     (
@@ -192,7 +195,6 @@ COMBINATIONS = [
         {"engine.attention": "varlen", "engine.precision": "bf16", "engine.zero_stage": 1, "encoder.dropout": 0.1},
         ["engine.attention = varlen", "encoder.dropout is 0.1", "encoder.dropout 0"],
     ),
-    ({"engine.zero_stage": 3, "perturbation.reuse": "none"}, ["perturbation.reuse = none", "exact, adaptive or free"]),
     ({"perturbation.reuse": "free", "perturbation.num_steps": 0}, ["perturbation.num_steps = 0", "at least 1"]),
     ({"perturbation.reuse": "free", "perturbation.gradient": "separate"}, ["gradient = separate", "reuse is free"]),
     ({"perturbation.probe_every": 0}, ["perturbation.probe_every = 0", "at least 1"]),

@@ -1,22 +1,25 @@
 """PGD on the embedding-layer output: the smallest change of X, inside a linf ball, that does the most harm.
 
-An attack is three pure functions over packed tokens, :func:`start`, :func:`step` and :func:`project`, and the loop
-:func:`pgd_attack` around them (Madry et al. 2018, eq. 1, per sentence). Radii are relative: κ·RMS(X_s) for sentence s
-over its real tokens, so that one κ means the same for any encoder. The start is drawn in the ball, because the
-gradient of a cosine is zero where nothing is perturbed yet.
+An attack is three pure functions over packed tokens, :func:`start`, :func:`step` and :func:`project`, which
+`fastadv.perturbation.inner_loop.Adversary` runs (Madry et al. 2018, eq. 1, per sentence). Radii are relative:
+κ·RMS(X_s) for sentence s over its real tokens, so that one κ means the same for any encoder. The start is drawn in the
+ball, because the gradient of a cosine is zero where nothing is perturbed yet.
 
 Shapes: ``B`` sentences, ``T`` packed tokens, ``E`` embedding size, ``D`` hidden size.
 """
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Callable, Optional, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fastadv.config.schema import PerturbationConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.perturbation.inner_loop import Adversary
+from fastadv.perturbation.search import Gradients, Search, Surroundings
 from fastadv_kernels import project as project_on_ball
 from fastadv_kernels import segment_norm, sign_step
 
@@ -32,9 +35,9 @@ class AttackResult:
     """What an attack reached; all constants."""
 
     vectors: Tensor
-    """(B, D) float32, the sentence vectors at ``delta``"""
+    """(B, D) float32, the sentence vectors at the worst perturbation met"""
     delta: Tensor
-    """(T, E) float32, the worst perturbation met"""
+    """(T, E) float32, the perturbation that the steps end at"""
     start_vectors: Tensor
     """(B, D) float32, the vectors at the random start: noise of the same radius, without a gradient"""
 
@@ -70,6 +73,38 @@ def project(delta: Tensor, batch: PackedBatch, radius: Tensor) -> Tensor:
     return project_on_ball(delta, radius, "linf", batch.cu_seqlens)
 
 
+class _State(NamedTuple):
+    """Where a search stands."""
+
+    delta: Tensor
+    """(T, E) float32"""
+    radius: Tensor
+    """(B,)"""
+
+
+class _SignSteps(Search):
+    """``num_steps`` sign steps from a start that is drawn for each sentence by itself."""
+
+    def __init__(self, kappa: float, num_steps: int, step_relative: float, draws: Sequence[int], seed: int):
+        super().__init__(PerturbationConfig(epsilon_relative=kappa, use_eta=False).resolve())
+        self._num_steps, self._step_relative, self._draws, self._seed = num_steps, step_relative, draws, seed
+
+    @property
+    def num_steps(self) -> int:
+        return self._num_steps
+
+    def start(self, x: Tensor, around: Surroundings, eta: Tensor | None) -> _State:
+        radius = relative_radius(x, around.batch, self.plan.epsilon_relative)
+        return _State(start(x, around.batch, radius, self._draws, self._seed), radius)
+
+    def move(self, state: _State, number: int, grads: Gradients, around: Surroundings) -> _State:
+        grad = grads.delta[0].to(state.delta.dtype)
+        return state._replace(delta=step(state.delta, grad, around.batch, state.radius, self._step_relative))
+
+    def delta(self, state: _State) -> Tensor:
+        return state.delta
+
+
 def pgd_attack(
     encoder,
     batch: PackedBatch,
@@ -77,10 +112,10 @@ def pgd_attack(
     kappa: float,
     num_steps: int = 8,
     step_relative: float = STEP_RELATIVE,
-    draws: Optional[Sequence[int]] = None,
+    draws: Sequence[int] | None = None,
     seed: int = 0,
 ) -> AttackResult:
-    """``num_steps`` sign steps from a random start, dropout off; the worst δ met for each sentence is kept.
+    """``num_steps`` sign steps from a random start, dropout off; the worst vectors met for each sentence are kept.
 
     Keeping the worst (start included) costs no pass and makes the reached loss never fall with more steps; sign steps
     of a third of the radius overshoot near the end. Parameters get no gradient, and the encoder's mode is restored.
@@ -91,31 +126,30 @@ def pgd_attack(
         kappa: radius as a multiple of RMS(X_s); 0 leaves the sentences as they are.
         draws: (B,) a number for each sentence that addresses its random start; by default its row.
     """
+    draws = range(batch.num_sentences) if draws is None else draws
+    start_vectors = worst_vectors = worst_losses = None
+
+    def summed(points: Tensor) -> Tensor:
+        nonlocal start_vectors, worst_vectors, worst_losses
+        vectors = encoder.encode(points, batch, dropout=False).float()
+        losses = loss(vectors)
+        if worst_losses is None:
+            start_vectors = worst_vectors = vectors.detach()
+            worst_losses = losses.detach()
+        else:
+            is_worse = losses.detach() > worst_losses
+            worst_losses = torch.where(is_worse, losses.detach(), worst_losses)
+            worst_vectors = torch.where(is_worse[:, None], vectors.detach(), worst_vectors)
+        return losses.sum()
+
+    search = _SignSteps(kappa, num_steps, step_relative, draws, seed)
+    adversary = Adversary(search.plan, encoder, search=search)
     with evaluation_mode(encoder):
         with torch.no_grad():
             x = encoder.embed(batch, dropout=False).detach()
-        radius = relative_radius(x, batch, kappa)
-        draws = range(batch.num_sentences) if draws is None else draws
-        delta = start(x, batch, radius, draws, seed)
-        worst_delta, worst_loss, worst_vectors, start_vectors = delta, None, None, None
-        for number in range(num_steps + 1):
-            is_last = number == num_steps
-            delta.requires_grad_(not is_last)
-            with torch.set_grad_enabled(not is_last):
-                vectors = encoder.encode(x + delta, batch, dropout=False).float()
-                losses = loss(vectors)
-            if worst_loss is None:
-                start_vectors = worst_vectors = vectors.detach()
-                worst_loss = losses.detach()
-            else:
-                is_worse = losses.detach() > worst_loss
-                worst_loss = torch.where(is_worse, losses.detach(), worst_loss)
-                worst_vectors = torch.where(is_worse[:, None], vectors.detach(), worst_vectors)
-                worst_delta = torch.where(is_worse[batch.token_sentence, None], delta.detach(), worst_delta)
-            if not is_last:
-                (grad,) = torch.autograd.grad(losses.sum(), delta)
-                delta = step(delta.detach(), grad, batch, radius, step_relative)
-    return AttackResult(vectors=worst_vectors, delta=worst_delta.detach(), start_vectors=start_vectors)
+        found = adversary.search(x, batch, summed)
+        adversary.losses_at(x, summed, found.state)
+    return AttackResult(vectors=worst_vectors, delta=found.delta, start_vectors=start_vectors)
 
 
 def negative_cosine(clean: Tensor) -> Loss:

@@ -130,7 +130,7 @@ class _Runs:
     def __init__(
         self, classifier, data: LabelledTexts, result: ClassifierUnderAttack, rows, batch_size: int, bar: tqdm
     ):
-        self.classifier, self._rows, self._bar = classifier, rows, bar
+        self._rows, self._bar = rows, bar
         self.texts = Texts(classifier, data, batch_size)
         given = result.settings
         if given.method in ONE_STEP:
@@ -198,11 +198,8 @@ class _Runs:
 
     def _targets(self, trial: _Trial, rows):
         """Texts, a target around them, and the radius (B,) of each."""
-        self._bar.total += len(rows)
-        for chosen, batch, labels in self.texts.batches(rows):
-            target = Target(self.classifier, batch, labels, self.settings.perturb_special_tokens)
+        for chosen, target in self.texts.targets(rows, self.settings, self._bar):
             yield chosen, target, self._radius(trial, target)
-            self._bar.update(len(chosen))
 
     def _radius(self, trial: _Trial, target: Target) -> Radius:
         if trial.epsilon is not None:

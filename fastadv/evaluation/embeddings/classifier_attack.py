@@ -75,7 +75,7 @@ class Texts:
 
     def __init__(self, classifier, data: LabelledTexts, batch_size: int = DEFAULT_BATCH_SIZE):
         encoder = classifier.encoder
-        self._encoder, self._batch_size, self.num_texts = encoder, batch_size, len(data)
+        self.classifier, self._encoder, self._batch_size, self.num_texts = classifier, encoder, batch_size, len(data)
         if data.second is None:
             self.tokens, self._special = encoder.tokenize(data.first)
             self._types: Optional[List[List[int]]] = None
@@ -91,6 +91,13 @@ class Texts:
         for begin in range(0, len(order), self._batch_size):
             chosen = order[begin : begin + self._batch_size]
             yield chosen, self.pack(chosen), torch.as_tensor(self.labels[chosen], device=self._encoder.device)
+
+    def targets(self, rows: Sequence[int], settings: AttackSettings, bar: tqdm) -> Iterator[Tuple[np.ndarray, Target]]:
+        """Rows and a target around them; ``bar`` counts those that were worked on."""
+        bar.total += len(rows)
+        for chosen, batch, labels in self.batches(rows):
+            yield chosen, Target(self.classifier, batch, labels, settings.perturb_special_tokens)
+            bar.update(len(chosen))
 
     def pack(self, rows: Sequence[int]) -> PackedBatch:
         tokens = [self.tokens[row] for row in rows]
@@ -165,10 +172,10 @@ def attack_classifier(
     texts = Texts(classifier, data, batch_size)
     source = None if transfer_from is None else labels_of(transfer_from, data)
     with attacking(*models):
-        clean = kept(-1, lambda: _clean(classifier, texts))
+        clean = kept(-1, lambda: _clean(texts))
         is_right, found = clean["is_right"], []
         for number, epsilon in enumerate(settings.epsilons):
-            attack = _Attack(classifier, texts, settings, epsilon, clean["vectors"], transfer_from, source, progress)
+            attack = _Attack(texts, settings, epsilon, clean["vectors"], transfer_from, source, progress)
             found.append(kept(number, lambda attack=attack, is_right=is_right: attack.run(is_right)))
             is_right = found[-1]["is_right"]
     stacked = {name: np.stack([part[name] for part in found]) for name in found[0]}
@@ -186,13 +193,13 @@ def attack_classifier(
     )
 
 
-def _clean(classifier, texts: Texts) -> Part:
+def _clean(texts: Texts) -> Part:
     """The pass without an attack, with its gradient."""
     predicted, is_right = np.empty(texts.num_texts, np.int64), np.empty(texts.num_texts, bool)
-    vectors = np.empty((texts.num_texts, classifier.encoder.hidden_size))
+    vectors = np.empty((texts.num_texts, texts.classifier.encoder.hidden_size))
     has_vanished = np.empty(texts.num_texts, bool)
     for rows, batch, labels in texts.batches(range(texts.num_texts)):
-        target = Target(classifier, batch, labels)
+        target = Target(texts.classifier, batch, labels)
         # A search of no length: the classifier at the text itself, and its gradient there.
         found = SEARCHES["pgd"](target, target.zeros(), 0.0, 0.0, 1, "l2")
         if not found.end.losses.isfinite().all():
@@ -207,7 +214,6 @@ def _clean(classifier, texts: Texts) -> Part:
 class _Attack:
     """All runs at one radius."""
 
-    classifier: object
     texts: Texts
     settings: AttackSettings
     epsilon: float
@@ -255,23 +261,17 @@ class _Attack:
         return is_right
 
     def _searches(self, rows, size: float, restart: int, bar: tqdm) -> Iterator[Tuple[np.ndarray, Found]]:
-        bar.total += len(rows)
-        for chosen, batch, labels in self.texts.batches(rows):
-            target = Target(self.classifier, batch, labels, self.settings.perturb_special_tokens)
+        for chosen, target in self.texts.targets(rows, self.settings, bar):
             yield chosen, search(target, self.settings, self.epsilon, size, restart, chosen.tolist())
-            bar.update(len(chosen))
 
     def _transferred(self, rows: np.ndarray, size: float, restart: int, bar: tqdm) -> np.ndarray:
         """(N,) right under what a run on the other model ended at."""
-        bar.total += len(rows)
-        is_right, special = np.ones(self.texts.num_texts, bool), self.settings.perturb_special_tokens
-        for chosen, batch, labels in self.texts.batches(rows):
-            others = torch.as_tensor(self.transfer_labels[chosen], device=labels.device)
-            there = Target(self.transfer_from, batch, others, special)
+        is_right = np.ones(self.texts.num_texts, bool)
+        for chosen, here in self.texts.targets(rows, self.settings, bar):
+            others = torch.as_tensor(self.transfer_labels[chosen], device=here.labels.device)
+            there = Target(self.transfer_from, here.batch, others, self.settings.perturb_special_tokens)
             found = search(there, self.settings, self.epsilon, size, restart, chosen.tolist())
-            here = Target(self.classifier, batch, labels, special)
             is_right[chosen] = here.at(found.end.delta).is_right.cpu().numpy()
-            bar.update(len(chosen))
         return is_right
 
 

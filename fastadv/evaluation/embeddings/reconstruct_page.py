@@ -2,7 +2,7 @@
 
 from typing import Sequence
 
-from fastadv.pages.html_page import html_page
+from fastadv.pages.html_page import html_page, html_table
 from fastadv.pages.shown_text import marked, shown
 
 MAX_SHOWN = 200
@@ -52,9 +52,7 @@ def _rates(results: dict) -> str:
             by_class = ", ".join(f"{k} {v['num_fooled']} of {v['num_attacked']}" for k, v in row["per_class"].items())
             columns = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
             lines.append(f'<tr title="{shown(by_class)}"><td>{shown(model["name"])}</td>{columns}</tr>')
-    columns = "".join(f'<th scope="col">{shown(cell)}</th>' for cell in head)
-    body = "\n".join(lines)
-    return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n'
+    return html_table([shown(cell) for cell in head], lines)
 
 
 def _texts(name: str, examples: Sequence) -> str:
@@ -68,10 +66,8 @@ def _texts(name: str, examples: Sequence) -> str:
     if not fooled:
         return f'{title}<p class="note">No text fooled it.</p>\n'
     more = f'<p class="note">The first {MAX_SHOWN} of them.</p>\n' if len(fooled) > MAX_SHOWN else ""
-    rows = "\n".join(_text(one) for one in fooled[:MAX_SHOWN])
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in ("row", "epsilon", "said", "text"))
-    table = f'<table class="texts"><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>'
-    return f'{title}{more}<div class="scroll">{table}</div>\n'
+    table = html_table(("row", "epsilon", "said", "text"), [_text(one) for one in fooled[:MAX_SHOWN]], "texts")
+    return f"{title}{more}{table}"
 
 
 def _text(one) -> str:

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
-from fastadv.pages.style import PRINT, STYLE, frame
+from fastadv.pages.png import png_figure
+from fastadv.pages.style import PRINT, frame
 
 MAX_CLASSES_DRAWN = 16
 """those of the most attacked texts; the table has all"""
@@ -20,12 +18,11 @@ _SPREAD = 0.62
 
 
 def text_attack_png(results: dict, path: Path) -> None:
-    """Draws what `text_attack_report.summary` gives, 150 dots an inch. A control has an open marker."""
+    """Draws what `text_attack_report.summary` gives. A control has an open marker."""
     models, classes = results["models"], _classes(results)
     num_lines = max(len(results["caps"]), len(classes), 3)
     height = 1.9 + num_lines * (0.2 + 0.16 * len(models))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(13.0, min(max(height, 3.6), 24.0)), layout="constrained", facecolor="white")
+    with png_figure(path, 13.0, min(max(height, 3.6), 24.0)) as figure:
         at_caps, by_class, queries = figure.subplots(1, 3)
         caps = results["caps"]
         _dots(at_caps, "success, by what may change", [cap["words"] for cap in caps], models, _at_caps(models, caps))
@@ -36,9 +33,6 @@ def text_attack_png(results: dict, path: Path) -> None:
         handles, labels = at_caps.get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)), frameon=False)
-        FigureCanvasAgg(figure)
-        # Date-free, so that equal results give equal bytes.
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
 def _classes(results: dict) -> List[str]:

@@ -8,7 +8,7 @@ from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow
 from fastadv.evaluation.text_report.findings import sentence
 from fastadv.evaluation.text_report.rates import CAPS
-from fastadv.pages.html_page import html_page
+from fastadv.pages.html_page import html_page, html_table
 from fastadv.pages.shown_text import marked, shown
 
 MAX_SHOWN = 200
@@ -143,10 +143,8 @@ def _texts(run: AttackedModel) -> str:
     if not fooled:
         return f'{title}<p class="note">No text fooled it.</p>\n{broken}'
     more = f'<p class="note">The first {MAX_SHOWN} of them.</p>\n' if len(fooled) > MAX_SHOWN else ""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in ("row", "label", "said", "changed", "text"))
-    body = "\n".join(_text(row) for row in fooled[:MAX_SHOWN])
-    table = f'<table class="texts"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>'
-    return f'{title}{more}<div class="scroll">{table}</div>\n{broken}'
+    table = html_table(("row", "label", "said", "changed", "text"), [_text(r) for r in fooled[:MAX_SHOWN]], "texts")
+    return f"{title}{more}{table}{broken}"
 
 
 def _text(row: TextAttackRow) -> str:
@@ -166,9 +164,7 @@ def _line(model: dict, cells: List[str]) -> str:
 
 
 def _table(head: List[str], lines: List[str]) -> str:
-    columns = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "\n".join(lines)
-    return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n'
+    return html_table([escape(cell) for cell in head], lines)
 
 
 def _share(share: Dict[str, Any]) -> str:

@@ -6,8 +6,7 @@ interval, means one by the bootstrap (``intervals.py``), and two models are comp
 by McNemar's exact test (METHODS.md, section 5).
 """
 
-import math
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import binomtest
@@ -132,10 +131,6 @@ def mean_of(values: Sequence[float]) -> dict:
     """The mean with its interval; None where there is no value, or one that is not finite."""
     array = np.asarray(values, dtype=np.float64)
     return _nothing() if not len(array) or not np.isfinite(array).all() else vars(value_interval(array))
-
-
-def is_number(value: Optional[float]) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _nothing() -> dict:

@@ -1,20 +1,21 @@
 """A text attack's report: JSON, a table as CSV and text, a PNG, and a page of the texts with their changed words."""
 
-import csv
-import json
-import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from fastadv.config.text_attack import CAPS
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.chart import text_attack_png
 from fastadv.evaluation.text_report.findings import comparisons, findings, sentence
 from fastadv.evaluation.text_report.page import class_word, page
-from fastadv.evaluation.text_report.rates import CAPS, predicted_shares, rates, rates_by_class
+from fastadv.evaluation.text_report.rates import predicted_shares, rates, rates_by_class
 from fastadv.evaluation.versions import versions
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import json_ready, write_json
+from fastadv.pages.text_table import aligned
 
 REPORT_FILES = ("text-attack.json", "text-attack-table.csv", "text-attack.png", "text-attack.html")
 
@@ -38,16 +39,13 @@ def write_report(out: str | Path, runs: Sequence[AttackedModel], protocol: Optio
     out, runs = Path(out).expanduser(), [AttackedModel(*run) for run in runs]
     results = summary(runs, protocol)
     out.mkdir(parents=True, exist_ok=True)
-    with written_aside(out / "text-attack-table.csv") as aside:
-        write_table(aside, results)
-    with written_aside(out / "text-attack.png") as aside:
-        text_attack_png(results, aside)
-        picture = aside.read_bytes()
+    write_table(out / "text-attack-table.csv", results)
+    text_attack_png(results, out / "text-attack.png")
+    picture = (out / "text-attack.png").read_bytes()
     with written_aside(out / "text-attack.html") as aside:
         # A text may hold half a surrogate pair, which no encoding has.
         aside.write_text(page(results, runs, picture), encoding="utf-8", errors="backslashreplace")
-    with written_aside(out / "text-attack.json") as aside:
-        aside.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(out / "text-attack.json", results)
     return results
 
 
@@ -89,37 +87,22 @@ def _labels(runs: Sequence[AttackedModel]) -> List[str]:
     return list(LabelMap.in_order(found).names) if found else []
 
 
-def json_ready(value: Any) -> Any:
-    """``value`` without what JSON lacks: arrays become lists, numbers that are not finite None, the rest text."""
-    if isinstance(value, Mapping):
-        return {str(key): json_ready(part) for key, part in value.items()}
-    if hasattr(value, "tolist"):
-        return json_ready(value.tolist())
-    if isinstance(value, (list, tuple, set)):
-        return [json_ready(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
 def write_table(path: Path, results: dict) -> None:
     """One line a model and class, and one with an empty class for a model's whole; an empty cell is n/a."""
-    shares = {"accuracy": "accuracy", "robust_accuracy": "robust_accuracy"}
+    shares = ("accuracy", "robust_accuracy")
     columns = ["model", "class", *_COUNTS]
     for name in (*shares, *(f"success_{cap.name}" for cap in CAPS), *_MEANS):
         columns += [name, f"{name}_low", f"{name}_high"]
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for model in results["models"]:
-            for label, found in {"": model["rates"], **model["per_class"]}.items():
-                line = [model["name"], label, *(found[name] for name in _COUNTS)]
-                intervals = [found[name] for name in shares] + [found["success"][cap.name] for cap in CAPS]
-                for interval in (*intervals, *(found[name] for name in _MEANS)):
-                    line += [
-                        "" if interval[end] is None else f"{interval[end]:.6g}" for end in ("value", "low", "high")
-                    ]
-                writer.writerow(line)
+    lines = []
+    for model in results["models"]:
+        for label, found in {"": model["rates"], **model["per_class"]}.items():
+            line = [model["name"], label, *(found[name] for name in _COUNTS)]
+            intervals = [found[name] for name in shares] + [found["success"][cap.name] for cap in CAPS]
+            for interval in (*intervals, *(found[name] for name in _MEANS)):
+                ends = (interval[end] for end in ("value", "low", "high"))
+                line += [None if end is None else f"{end:.6g}" for end in ends]
+            lines.append(line)
+    write_csv(path, columns, lines)
 
 
 def text_table(results: dict) -> str:
@@ -135,9 +118,9 @@ def text_table(results: dict) -> str:
         cells += [percent(found["success"][cap.name]["value"]) for cap in CAPS[1:]]
         cells += [number(found["queries"]["value"]), number(found["words_changed"]["value"])]
         lines.append([*cells, f"{found['num_skipped']:,}", f"{found['num_error']:,}"])
-    parts = [_aligned(lines)]
+    parts = [aligned(lines)]
     if len(results["labels"]) <= MAX_CLASSES_SHOWN:
-        parts.append(_aligned(_class_lines(results)))
+        parts.append(aligned(_class_lines(results)))
     return "\n".join([*parts, *map(sentence, results["findings"])])
 
 
@@ -169,11 +152,3 @@ def percent(share: Optional[float]) -> str:
 
 def number(value: Optional[float]) -> str:
     return "n/a" if value is None else f"{value:.1f}"
-
-
-def _aligned(lines: List[List[str]]) -> str:
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join([name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:]))]).rstrip()
-        for name, *cells in lines
-    )

@@ -9,7 +9,6 @@ search: to it the encoder is a classifier of two classes, "kept" and "moved", wi
 which falls as the error grows, and is ½ where the pair is fooled. As given, every pair is "kept": each one is attacked.
 """
 
-import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from fastadv.config.text_attack import DEFAULT_BATCH_SIZE, SIDES
 from fastadv.errors import UserError
-from fastadv.evaluation.victims.text import OutOfTime
+from fastadv.evaluation.victims.text import TimedVictim
 
 MARGIN = 1.0
 """points that the error must grow by"""
@@ -62,7 +61,7 @@ def is_fooled(score: np.ndarray, score_before: float, human: float) -> np.ndarra
     return np.abs(score - human) >= abs(score_before - human) + MARGIN
 
 
-class SimilarityVictim:
+class SimilarityVictim(TimedVictim):
     """One encoder; `set_pair` says which pair it is asked about.
 
     Args:
@@ -83,17 +82,13 @@ class SimilarityVictim:
     ):
         if side not in SIDES:
             raise UserError(f"--side {side!r}: expected one of {', '.join(SIDES)}")
+        super().__init__()
         self.model, self.scale, self.side, self.batch_size = encoder, scale, side, batch_size
         self.tokenizer, self.max_length = getattr(encoder, "tokenizer", None), getattr(encoder, "max_length", None)
         self.model_folder = model_folder
         self._vectors: Dict[str, np.ndarray] = {}
-        self._deadline = float("inf")
         self._pair: Tuple[str, str] = ("", "")
         self._human, self._before = 0.0, 0.0
-        self.num_asked = 0
-        """texts asked for since it was made"""
-        self.num_run = 0
-        """those that were encoded for it, each once"""
 
     def set_pair(self, first: str, second: str, human: float) -> float:
         """Which pair is asked about from now on; returns s, the model's own score of it as given."""
@@ -106,22 +101,15 @@ class SimilarityVictim:
         """What the victim is asked, of a pair."""
         return second if self.side == "second" else (first, second)
 
-    def begin(self, seconds: Optional[float] = None) -> None:
-        """Forgets the vectors of another attack.
-
-        Args:
-            seconds: from now on; a question after that raises `OutOfTime`. None: no limit.
-        """
+    def forget(self) -> None:
         self._vectors.clear()
-        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
 
     def similarities(self, texts: Sequence[Text]) -> np.ndarray:
         """s' (N,) in float64. Each text of a pair is encoded once, so that the one that stays costs nothing again."""
         pairs = [(self._pair[0], text) if isinstance(text, str) else tuple(text) for text in texts]
         new = [text for text in dict.fromkeys(part for pair in pairs for part in pair) if text not in self._vectors]
         for at in range(0, len(new), self.batch_size):
-            if time.monotonic() > self._deadline:
-                raise OutOfTime
+            self.check_time()
             chosen = new[at : at + self.batch_size]
             vectors = np.asarray(self.model.encode_texts(chosen, batch_size=self.batch_size), dtype=np.float64)
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -41,7 +41,36 @@ class OutOfTime(BaseException):
     """An attack's time is over. Not an Exception, so that no ``except Exception`` on the way takes it for a mistake."""
 
 
-class TextVictim:
+class TimedVictim:
+    """What attacks on text ask: it counts what it was asked, and answers no more once its time is over."""
+
+    def __init__(self):
+        self._deadline = float("inf")
+        self.num_asked = 0
+        """texts asked for since it was made"""
+        self.num_run = 0
+        """texts that a pass was run for, each once"""
+
+    def begin(self, seconds: Optional[float] = None) -> None:
+        """Forgets all answers: another text is attacked now.
+
+        Args:
+            seconds: from now on; a question after that raises `OutOfTime`. None: no limit.
+        """
+        self.forget()
+        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def forget(self) -> None:
+        """Forgets all answers."""
+        raise NotImplementedError
+
+    def check_time(self) -> None:
+        """OutOfTime once the time that `begin` gave is over."""
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+
+
+class TextVictim(TimedVictim):
     """Probabilities of a classifier's classes for texts or pairs of texts.
 
     Args:
@@ -63,17 +92,13 @@ class TextVictim:
         cache_size: int = DEFAULT_CACHE_SIZE,
         model_folder: Optional[str] = None,
     ):
+        super().__init__()
         self.model, self.batch_size, self.model_folder = classifier, batch_size, model_folder
         self.tokenizer, self.max_length = classifier.encoder.tokenizer, classifier.encoder.max_length
         self.names = classifier.label_map.names
         self._bias = self._checked(bias)
         self._cache_size = cache_size
         self._answers: "OrderedDict[Text, Tensor]" = OrderedDict()
-        self._deadline = float("inf")
-        self.num_asked = 0
-        """texts asked for since it was made"""
-        self.num_run = 0
-        """those of them that a pass was run for"""
 
     def _checked(self, bias: Optional[Sequence[float]]) -> Optional[Tensor]:
         if bias is None:
@@ -83,14 +108,8 @@ class TextVictim:
             raise UserError(f"bias {list(bias)!r}: expected {len(self.names)} finite numbers, one a class")
         return added
 
-    def begin(self, seconds: Optional[float] = None) -> None:
-        """Forgets all answers: another text is attacked now.
-
-        Args:
-            seconds: from now on; a question after that raises `OutOfTime`. None: no limit.
-        """
+    def forget(self) -> None:
         self._answers.clear()
-        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
         """Probabilities (N, C) in float64 on the CPU, in the order of the texts.
@@ -118,7 +137,7 @@ class TextVictim:
         """(N, C) of texts that all differ."""
         tokens, special, types = [], [], []
         for piece in _pieces(texts):
-            self._check_time()
+            self.check_time()
             for all_of, more in zip((tokens, special, types), self._tokens(piece)):
                 all_of.extend(more)
         # What lies beyond the cut, or is spelt alike to the tokenizer, makes no other tokens.
@@ -131,17 +150,13 @@ class TextVictim:
         self.num_run += len(rows)
         parts = []
         for at in range(0, len(rows), self.batch_size):
-            self._check_time()
+            self.check_time()
             chosen = rows[at : at + self.batch_size]
             batch = self._pack(*([values[row] for row in chosen] for values in (tokens, special, types)))
             parts.append(self.model.classify_batch(batch).float().cpu())
         logits = torch.cat(parts)
         check_finite(logits.numpy(), self.model_folder or "the classifier")
         return logits[[place[row_of[key]] for key in keys]]
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise OutOfTime
 
     def _tokens(self, texts: Sequence[Text]) -> Tuple[List[List[int]], List[List[bool]], List[List[int]]]:
         pairs = [text for text in texts if not isinstance(text, str)]

@@ -11,13 +11,13 @@ from sklearn.preprocessing import StandardScaler
 
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import (
     compare,
     evaluate_before_after,
     load_measurement,
     measure,
-    probe_radii,
     save_measurement,
 )
 from fastadv.evaluation.before_after.held_out import HeldOut, draw_distinct, load_held_out
@@ -39,20 +39,21 @@ def held_out():
     return HeldOut(TEXTS[:24], probe_train=(TEXTS, LABELS), probe_test=(TEXTS[8:24], LABELS[8:24]))
 
 
-def test_measurement_has_one_value_a_sentence(tiny_encoder, cfg, held_out):
-    encoder = tiny_encoder(dtype=torch.float32, pooling="mean", dropout=0.1)
-    found = measure(encoder, cfg, held_out, batch_size=7)
-    attacked = [f"{name}@{radius}" for name in ("retrieval", "centred_cosine", "cosine") for radius in (0.2, 0.6)]
-    assert {name: found[name].shape for name in [*attacked, "alignment", "noise_retrieval@0.6"]} == dict.fromkeys(
-        [*attacked, "alignment", "noise_retrieval@0.6"], (24,)
-    )
-    assert found["vectors"].shape == (24, 32)
-    assert probe_radii(cfg) == [0.05, 0.1]
-    assert found["probe@0"].shape == found["probe@0.05"].shape == found["probe@0.1"].shape == (16,)
-    assert (found["alignment"] > 0).all()
-    assert found["cosine@0.6"].mean() < found["cosine@0.2"].mean() < 1
-    assert found["retrieval@0.6"].mean() <= found["retrieval@0.2"].mean()
-    assert found["probe@0.1"].mean() <= found["probe@0"].mean()
+@pytest.fixture(scope="module")
+def measured(tiny_bert_dir):
+    """What the two fixtures above give on the tiny encoder."""
+    torch.set_num_threads(1)
+    cfg = EvaluationConfig(enabled=True, num_sentences=24, radii=[0.2, 0.6], num_steps=3, num_probe_sentences=16)
+    held_out = HeldOut(TEXTS[:24], probe_train=(TEXTS, LABELS), probe_test=(TEXTS[8:24], LABELS[8:24]))
+    encoder = Encoder.from_pretrained(str(tiny_bert_dir), dtype=torch.float32, pooling="mean", dropout=0.1)
+    return measure(encoder, cfg, held_out, batch_size=7)
+
+
+def test_larger_radii_do_more_harm(measured):
+    assert (measured["alignment"] > 0).all()
+    assert measured["cosine@0.6"].mean() < measured["cosine@0.2"].mean() < 1
+    assert measured["retrieval@0.6"].mean() <= measured["retrieval@0.2"].mean()
+    assert measured["probe@0.1"].mean() <= measured["probe@0"].mean()
 
 
 def test_measurement_does_not_depend_on_batches_or_the_global_seed(tiny_encoder, cfg, held_out):
@@ -67,17 +68,15 @@ def test_measurement_does_not_depend_on_batches_or_the_global_seed(tiny_encoder,
     np.testing.assert_allclose(other["cosine@0.2"], first["cosine@0.2"], atol=1e-3)
 
 
-def test_an_unchanged_model_shows_no_change(tiny_encoder, cfg, held_out):
-    found = measure(tiny_encoder(dtype=torch.float32, pooling="mean"), cfg, held_out)
-    results = compare(found, found, cfg)
+def test_an_unchanged_model_shows_no_change(measured, cfg):
+    results = compare(measured, measured, cfg)
     assert all(row["difference"] == row["low"] == row["high"] == 0 for row in results["rows"])
     assert {verdict(row) for row in results["rows"]} == {"unclear"}
     assert json.loads(json.dumps(results, allow_nan=False)) == results
 
 
-def test_changes_are_signed_and_judged(tiny_encoder, cfg, held_out):
-    before = measure(tiny_encoder(dtype=torch.float32, pooling="mean", dropout=0.1), cfg, held_out)
-    after = dict(before)
+def test_changes_are_signed_and_judged(measured, cfg):
+    before, after = measured, dict(measured)
     after["cosine@0.2"] = before["cosine@0.2"] + 0.1
     after["alignment"] = before["alignment"] * 2
     after["vectors"] = before["vectors"] + 3 * before["vectors"].mean(axis=0)  # a narrower cone
@@ -88,9 +87,8 @@ def test_changes_are_signed_and_judged(tiny_encoder, cfg, held_out):
     assert judged == {"cosine@0.2": "better", "alignment": "worse", "uniformity": "worse", "cosine@0.6": "unclear"}
 
 
-def test_tables_hold_every_row(tiny_encoder, cfg, held_out):
-    found = measure(tiny_encoder(dtype=torch.float32), cfg, held_out)
-    results = compare(found, found, cfg)
+def test_tables_hold_every_row(measured, cfg):
+    results = compare(measured, measured, cfg)
     text, markdown = text_table(results).splitlines(), markdown_table(results).splitlines()
     assert "24 held-out sentences" in text[0] and "before" in text[1]
     assert len(text) == 2 + len(results["rows"]) + len(results["warnings"])
@@ -100,26 +98,23 @@ def test_tables_hold_every_row(tiny_encoder, cfg, held_out):
     assert {line.count("|") for line in markdown[2:]} == {6}
 
 
-def test_an_attack_weaker_than_noise_is_reported(tiny_encoder, cfg, held_out):
-    found = measure(tiny_encoder(dtype=torch.float32), cfg, held_out)
-    masked = {**found, "retrieval@0.2": np.ones(24), "noise_retrieval@0.2": np.full(24, 0.5)}
-    found = {**found, "noise_retrieval@0.2": np.ones(24), "noise_retrieval@0.6": np.ones(24)}
+def test_an_attack_weaker_than_noise_is_reported(measured, cfg):
+    masked = {**measured, "retrieval@0.2": np.ones(24), "noise_retrieval@0.2": np.full(24, 0.5)}
+    found = {**measured, "noise_retrieval@0.2": np.ones(24), "noise_retrieval@0.6": np.ones(24)}
     warnings = compare(found, {**masked, "noise_retrieval@0.6": np.ones(24)}, cfg)["warnings"]
     assert len(warnings) == 1
     assert warnings[0].startswith("after: at radius 0.2 retrieval@1 is 1.000 under attack but 0.500")
 
 
-def test_measurements_that_do_not_match_are_refused(tiny_encoder, cfg, held_out):
-    found = measure(tiny_encoder(dtype=torch.float32), cfg, held_out)
+def test_measurements_that_do_not_match_are_refused(measured, cfg):
     with pytest.raises(ValueError, match="do not match in 'cosine@0.6'"):
-        compare(found, {name: values for name, values in found.items() if name != "cosine@0.6"}, cfg)
+        compare(measured, {name: values for name, values in measured.items() if name != "cosine@0.6"}, cfg)
 
 
-def test_a_measurement_survives_its_file(tiny_encoder, cfg, held_out, tmp_path):
-    found = measure(tiny_encoder(dtype=torch.float32), cfg, held_out)
-    save_measurement(found, tmp_path / "before.npz")
+def test_a_measurement_survives_its_file(measured, tmp_path):
+    save_measurement(measured, tmp_path / "before.npz")
     loaded = load_measurement(tmp_path / "before.npz")
-    assert list(loaded) == list(found) and all(np.array_equal(loaded[name], found[name]) for name in found)
+    assert list(loaded) == list(measured) and all(np.array_equal(loaded[name], measured[name]) for name in measured)
     assert [path.name for path in tmp_path.iterdir()] == ["before.npz"]
 
 

@@ -101,17 +101,6 @@ def test_every_run_more_only_takes_away(classifier):
     assert both.sum() < alone.sum()
 
 
-def test_points_on_the_way_count(classifier):
-    """Steps of four radii leap across the ball, and a text that one of them fools may end where the model is right."""
-    data = own_labels(classifier)
-
-    def right(num_steps):
-        settings = AttackSettings(norm="linf", epsilons=(3.0,), num_steps=num_steps, step_sizes=(4.0,))
-        return attack_classifier(classifier, data, settings).is_right[0]
-
-    assert (right(2) <= right(1)).all()
-
-
 def test_only_who_is_right_is_attacked_again(classifier, monkeypatch):
     data, attacked = own_labels(classifier), []
     from fastadv.evaluation.embeddings import classifier_attack

@@ -1,6 +1,5 @@
 """Text-form adversarial examples: which word a perturbed token becomes, what counts as fooling, and the files."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from fastadv.evaluation.embeddings.reconstruct import (
 from fastadv.evaluation.embeddings.reconstruct_page import page
 from fastadv.evaluation.embeddings.reconstruct_run import Example, _examples, _Made, _rates
 from fastadv.evaluation.embeddings.search import Target, attacking
+from fastadv.files.csv_file import read_csv
 from fastadv.pages.shown_text import num_changed, word_changes
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
 
@@ -243,8 +243,7 @@ def run(folder, out, capsys, *more, models=("a",), status=0):
 
 
 def rows_of(out):
-    with (out / "reconstruct.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_csv(out / "reconstruct.csv")
 
 
 def test_the_table_is_what_the_model_says_of_the_text(folder, tmp_path, capsys, monkeypatch):

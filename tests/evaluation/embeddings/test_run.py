@@ -1,13 +1,10 @@
 """``fastadv attack``: files that say what was found, finished parts kept and never mixed, mistakes of one line."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
-import torch
 
-from fastadv.cli.main import main
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
@@ -16,23 +13,16 @@ from fastadv.evaluation.embeddings.run import AttackRun
 from fastadv.evaluation.intervals import paired_interval, value_interval
 from fastadv.evaluation.model_names import short_names
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
-from tests.evaluation.attacked import CLASSES, TEXTS, save_two_classifiers
+from fastadv.files.csv_file import read_csv
+from tests.evaluation.attacked import CLASSES, TEXTS, run
 
 # --epsilons in any order; they come back ascending.
 FAST = ["--num_steps", "3", "--epsilons", "0.5", "0.1"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert_dir):
-    """Two classifiers at a/model and b/model, one that always says the same, and texts labelled by the first."""
-    folder = tmp_path_factory.mktemp("attack")
-    torch.set_num_threads(1)
-    classifier = save_two_classifiers(folder, tiny_bert_dir)
-    with torch.no_grad():
-        classifier.head.out.weight.zero_()
-        classifier.head.out.bias.copy_(torch.tensor([0.0, 1.0, 5.0, 2.0]))
-    classifier.save_pretrained(folder / "constant" / "model")
-    return folder
+def folder(attacked_folder):
+    return attacked_folder
 
 
 def arguments(folder, out, *more, models=("a",)):
@@ -40,14 +30,8 @@ def arguments(folder, out, *more, models=("a",)):
     return ["attack", *chosen, "--data", str(folder / "texts.csv"), "--out", str(out), *FAST, *map(str, more)]
 
 
-def run(arguments, capsys, status=0):
-    assert main(arguments) == status
-    return capsys.readouterr()
-
-
 def read(out):
-    with (out / "attack.csv").open(encoding="utf-8", newline="") as file:
-        return json.loads((out / "attack.json").read_text()), list(csv.DictReader(file))
+    return json.loads((out / "attack.json").read_text()), read_csv(out / "attack.csv")
 
 
 def test_files_say_what_was_found(folder, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Success by epoch: the rates of the reports, in order, whatever order the folders were named in."""
 
-import csv
 import json
 
 import pytest
@@ -11,6 +10,7 @@ from fastadv.evaluation.papers.attack_by_epoch import epoch_table, parse_run, po
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.rates import rates
 from fastadv.evaluation.text_report.report import summary
+from fastadv.files.csv_file import read_csv
 from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 
 
@@ -40,8 +40,7 @@ def test_the_command_writes_what_the_reports_say(reports, tmp_path, capsys):
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "synonym, epoch 9: n/a, nothing was attacked" in out and "synonym, baseline: " in out
-    with (tmp_path / "out" / "attack-by-epoch.csv").open() as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(tmp_path / "out" / "attack-by-epoch.csv")
     named = [("synonym", epoch) for epoch in ("1", "2", "9", "10")] + [("antonym", epoch) for epoch in ("1", "2", "10")]
     assert [(line["series"], line["epoch"]) for line in lines] == [*named, ("synonym", "")]
     expected = rates(drawn_rows(40, 2))["success"]["words_2"]

@@ -14,7 +14,6 @@ import torch
 if importlib.util.find_spec("textattack") is None:
     pytest.skip("the extra `attack` is not installed", allow_module_level=True)
 
-from fastadv.cli.main import main
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder.classifier.text_classifier import Classifier
@@ -26,7 +25,7 @@ from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, att
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.text.workers import AttackJob, attack_in_processes
 from fastadv.evaluation.victims.text import TextVictim
-from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
+from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, run, write_table
 from tests.evaluation.hostile_texts import HOSTILE
 from tests.evaluation.packages import write_packages
 
@@ -82,11 +81,6 @@ def folder(tmp_path_factory, tiny_bert_dir):
 def arguments(folder, out, recipe, *more, data="texts.csv", model="model"):
     given = ["attack", "--model", folder / model, "--data", folder / data, "--out", out, "--recipe", recipe, *more]
     return [str(argument) for argument in given]
-
-
-def run(arguments, capfd, status=0):
-    assert main(arguments) == status
-    return capfd.readouterr()
 
 
 def plain(rows):
@@ -241,7 +235,7 @@ def test_a_process_that_ends_is_an_error_of_its_text_alone(folder, tmp_path, cap
     texts[1] = LabelledText(1, ("a text to die of",), 0)
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "from fastadv.evaluation import text_attack\n"
+        "from fastadv.evaluation.text import attack as text_attack\n"
         "real = text_attack.seed_by\n"
         "def ends(seed, texts):\n"
         "    if texts[0] == 'a text to die of':\n"

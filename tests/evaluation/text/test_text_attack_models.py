@@ -3,28 +3,17 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.text.attack import TextAttackSettings
 from fastadv.evaluation.text.attacked_data import AttackedData
 from fastadv.evaluation.text.rows import read_rows, write_rows
 from fastadv.evaluation.text.run import TextAttackRun
-from tests.evaluation.attacked import save_two_classifiers
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert_dir):
-    """Classifiers at a/model, b/model and nan/model, and what a says of texts."""
-    folder = tmp_path_factory.mktemp("text-attack-models")
-    torch.set_num_threads(1)
-    classifier = save_two_classifiers(folder, tiny_bert_dir)
-    with torch.no_grad():
-        classifier.head.out.weight.fill_(float("nan"))
-    classifier.save_pretrained(folder / "nan/model")
-    WordSets({"film": ["movie"], "dull": ["slow", "sad"]}, {}).save(folder / "sets.json")
-    return folder
+def folder(attacked_folder):
+    return attacked_folder
 
 
 def attack(folder, out, *names, **options):

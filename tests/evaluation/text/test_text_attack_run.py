@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.cli.main import main
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.variants.word_sets import WordSets
@@ -23,56 +22,20 @@ from fastadv.evaluation.text.attack import TextAttackSettings
 from fastadv.evaluation.text.kept_rows import locked_writer
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.victims.text import TextVictim
-from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, write_table
+from tests.evaluation.attacked import CLASSES, SETS, TEXTS, own_labels, run, write_table
 from tests.evaluation.hostile_texts import HOSTILE
-
-SETS = WordSets(
-    {
-        "film": ["movie", "story"],
-        "dull": ["slow", "sad"],
-        "funny": ["sharp", "sad"],
-        "wonderful": ["great", "good"],
-        "music": ["scene", "camera"],
-        "plot": ["story", "scene"],
-        "never": ["not"],
-        "love": ["hate"],
-    },
-    {"good": ["bad"], "wonderful": ["terrible"], "love": ["hate"], "never": ["always"], "dull": ["sharp", "great"]},
-)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert_dir):
-    """Classifiers at a/model and b/model, texts labelled by the first but for two, pairs, and word sets."""
-    folder = tmp_path_factory.mktemp("text-attack")
-    torch.set_num_threads(1)
-    for name, seed in (("a", 0), ("b", 3)):
-        classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
-        classifier.save_pretrained(folder / name / "model")
-        if name == "a":
-            data = own_labels(classifier)
-            data.labels[2], data.labels[5] = (data.labels[2] + 1) % 4, (data.labels[5] + 1) % 4
-            write_table(folder / "texts.csv", data)
-            second = TEXTS[3:] + TEXTS[:3]
-            with (folder / "pairs.csv").open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(["text", "other", "label"])
-                labels = classifier.classify_texts(TEXTS, second).argmax(axis=1)
-                writer.writerows(zip(TEXTS, second, (CLASSES[label] for label in labels)))
-    SETS.save(folder / "sets.json")
-    return folder
+def folder(attacked_folder):
+    return attacked_folder
 
 
-def arguments(folder, out, *more, recipe="synonym", models=("a",), data="texts.csv"):
+def arguments(folder, out, *more, recipe="synonym", models=("a",), data="mistaken.csv"):
     chosen = [argument for name in models for argument in ("--model", str(folder / name / "model"))]
     sets = [] if recipe == "negation" else ["--word_sets", str(folder / "sets.json")]
     given = ["attack", *chosen, "--data", str(folder / data), "--out", str(out), "--recipe", recipe, *sets]
     return [*given, *map(str, more)]
-
-
-def run(arguments, capsys, status=0):
-    assert main(arguments) == status
-    return capsys.readouterr()
 
 
 def plain(rows):
@@ -202,16 +165,8 @@ def test_the_order_of_the_texts_has_no_say(folder, tmp_path, capsys):
 def labels(folder):
     from fastadv.data.labelled.find import read_labelled
 
-    data = read_labelled(str(folder / "texts.csv"))
+    data = read_labelled(str(folder / "mistaken.csv"))
     return [type("Row", (), {"label": data.label_map.names[label]}) for label in data.labels]
-
-
-@pytest.mark.several_processes
-def test_two_processes_give_the_rows_of_one(folder, tmp_path, capsys):
-    run(arguments(folder, tmp_path / "one"), capsys)
-    printed = run(arguments(folder, tmp_path / "two", "--processes", 2), capsys)
-    assert plain(read_rows(tmp_path / "one" / "rows.csv")) == plain(read_rows(tmp_path / "two" / "rows.csv"))
-    assert not printed.err and "rows.csv" in printed.out
 
 
 def test_hostile_texts_are_a_row_each(folder, tmp_path, capsys):
@@ -382,7 +337,7 @@ def test_mistakes_end_in_one_line(folder, tmp_path, capsys, change, message):
     ],
 )
 def test_what_is_missing_is_named(folder, tmp_path, capsys, change, message):
-    given = ["attack", "--model", str(folder / "a/model"), "--data", str(folder / "texts.csv")]
+    given = ["attack", "--model", str(folder / "a/model"), "--data", str(folder / "mistaken.csv")]
     printed = run([*given, "--out", str(tmp_path / "out"), *change], capsys, status=2)
     assert message in printed.err and printed.err.count("\n") == 1
 

@@ -1,6 +1,5 @@
 """The files of a text attack's report: numbers as the rows have them, hostile texts harmless, n/a where nothing is."""
 
-import csv
 import json
 from html.parser import HTMLParser
 
@@ -10,7 +9,8 @@ import pytest
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.page import MAX_SHOWN
 from fastadv.evaluation.text_report.rates import paired, rates, rates_by_class
-from fastadv.evaluation.text_report.report import REPORT_FILES, json_ready, summary, text_table, write_report
+from fastadv.evaluation.text_report.report import REPORT_FILES, text_table, write_report
+from fastadv.files.csv_file import read_csv
 from fastadv.pages.shown_text import marked
 from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
 
@@ -46,11 +46,17 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_four_files_say_what_the_rows_say(tmp_path):
-    runs = three_runs()
-    results = write_report(tmp_path, runs, PROTOCOL)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(REPORT_FILES)
-    read = json.loads((tmp_path / "text-attack.json").read_text())
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The folder of a report of three runs, and its results."""
+    folder = tmp_path_factory.mktemp("report")
+    return folder, write_report(folder, three_runs(), PROTOCOL)
+
+
+def test_the_four_files_say_what_the_rows_say(report):
+    runs, (folder, results) = three_runs(), report
+    assert sorted(path.name for path in folder.iterdir()) == sorted(REPORT_FILES)
+    read = json.loads((folder / "text-attack.json").read_text())
     assert read == json.loads(json.dumps(results))
     assert read["protocol"] == PROTOCOL and "textattack" in read["versions"]
     for run, model in zip(runs, read["models"], strict=True):
@@ -58,8 +64,7 @@ def test_the_four_files_say_what_the_rows_say(tmp_path):
         assert model["per_class"] == json.loads(json.dumps(rates_by_class(run.rows, LABELS)))
     assert read["models"][2]["control"]["bias"] == [0.5, -0.5, 0.0, 0.0]
     assert read["comparisons"][0]["all"]["any"] == json.loads(json.dumps(paired(runs[0].rows, runs[1].rows)))
-    with (tmp_path / "text-attack-table.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(folder / "text-attack-table.csv")
     assert [(line["model"], line["class"]) for line in lines[:5]] == [("base", name) for name in ("", *LABELS)]
     whole = rates(runs[0].rows)
     assert float(lines[0]["success_words_2"]) == pytest.approx(whole["success"]["words_2"]["value"], rel=1e-5)
@@ -67,11 +72,10 @@ def test_the_four_files_say_what_the_rows_say(tmp_path):
     assert int(lines[0]["num_failed"]) == whole["num_failed"] and len(lines) == 15
 
 
-def test_equal_results_make_equal_files(tmp_path):
-    for name in ("a", "b"):
-        write_report(tmp_path / name, three_runs(), PROTOCOL)
+def test_equal_results_make_equal_files(report, tmp_path):
+    write_report(tmp_path, three_runs(), PROTOCOL)
     for name in REPORT_FILES:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (report[0] / name).read_bytes()
 
 
 def test_tuples_will_do_and_the_protocol_may_lie_in_the_facts(tmp_path):
@@ -155,20 +159,9 @@ def test_forty_classes_and_seven_models_fit(tmp_path):
     assert "success by class" not in text_table(results) and len(results["models"][0]["per_class"]) == 40
 
 
-def test_the_table_names_every_column_and_model():
-    table = text_table(summary(three_runs(), PROTOCOL))
-    lines = table.split("\n")
+def test_the_table_names_every_column_and_model(report):
+    lines = text_table(report[1]).split("\n")
     assert lines[0].split()[:2] == ["texts", "accuracy"] and lines[3].startswith("base, bias of strong")
     found = rates(three_runs()[0].rows)["success"]["any"]
     assert f"{100 * found['value']:.1f}% [{100 * found['low']:.1f}, {100 * found['high']:.1f}]" in lines[1]
     assert lines[4].split()[:3] == ["success", "by", "class"]
-
-
-def test_json_ready_leaves_nothing_that_json_lacks():
-    given = {"a": np.float32(1.5), 2: (np.int64(3), {"x"}), "path": __import__("pathlib").Path("a/b"), "no": None}
-    assert json.loads(json.dumps(json_ready(given), allow_nan=False)) == {
-        "a": 1.5,
-        "2": [3, ["x"]],
-        "path": "a/b",
-        "no": None,
-    }
