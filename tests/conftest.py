@@ -135,13 +135,15 @@ class Recorded:
     def __init__(self, step):
         self.step = step
         self.found = []
-        search = step._search
+        if step.search is None:
+            return
+        search = step.search.search
 
         def record(*arguments):
             self.found.append(search(*arguments))
             return self.found[-1]
 
-        step._search = record
+        step.search.search = record
 
     def run(self, batch):
         """The loss of ``batch`` and the gradient of every parameter by name."""

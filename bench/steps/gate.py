@@ -32,8 +32,9 @@ def _outcome(model: str, options: tuple[str, ...], num_steps: int) -> dict[str, 
     encoder = Encoder.from_pretrained(model, pooling="cls", max_length=32, dtype=torch.float64)
     step = build_step(config, encoder, label_map=LABELS).double().train()
     found = []
-    search = step._search
-    step._search = lambda *arguments: found.append(search(*arguments)) or found[-1]
+    if step.search is not None:
+        search = step.search.search
+        step.search.search = lambda *arguments: found.append(search(*arguments)) or found[-1]
     batch = encoder.pack(_TEXTS, labels=[0, 1, 0, 1])
     torch.manual_seed(3)
     loss = step(batch)

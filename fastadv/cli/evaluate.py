@@ -173,8 +173,8 @@ def _add_geometry(kinds) -> None:
 
 
 def _geometry(arguments) -> None:
+    from fastadv.evaluation.model_run import check_once
     from fastadv.evaluation.vectors.geometry_of_models import (
-        check_models,
         describe_geometry_data,
         find_geometry_data,
         geometry_table,
@@ -182,7 +182,7 @@ def _geometry(arguments) -> None:
         write_geometry,
     )
 
-    check_models(arguments.model)
+    check_once(arguments.model)
     data = find_geometry_data(arguments.data, arguments.field, arguments.split)
     out = None if arguments.out is None else check_out_folder(arguments.out)
     for model in arguments.model:

@@ -5,7 +5,7 @@ import json
 import logging
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -254,9 +254,6 @@ class Encoder(nn.Module):
     def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
         """Tokenises texts into one batch on the model's device. Texts cut to the same tokens share an id."""
         token_lists, special_lists = self.tokenize(texts)
-        return self._pack_tokens(token_lists, special_lists, labels)
-
-    def _pack_tokens(self, token_lists, special_lists, labels=None) -> PackedBatch:
         batch = PackedBatch.from_token_lists(
             token_lists,
             special_lists,
@@ -265,6 +262,22 @@ class Encoder(nn.Module):
             position_offset=self.position_offset,
         )
         return batch.to(self.device)
+
+    def batches_of(
+        self, texts: Sequence[str], second: Sequence[str] | None = None, batch_size: int = 64
+    ) -> Iterator[tuple[list[int], PackedBatch]]:
+        """(rows, batch on the model's device) of texts, or of pairs of texts: the longest first, each row once."""
+        tokens, special, *types = self.tokenize(texts) if second is None else self.tokenize_pairs(texts, second)
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            batch = PackedBatch.from_token_lists(
+                [tokens[i] for i in rows],
+                [special[i] for i in rows],
+                token_type_lists=[types[0][i] for i in rows] if types else None,
+                position_offset=self.position_offset,
+            )
+            yield rows, batch.to(self.device)
 
     def embed(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """X (T, E). ``dropout``: None follows ``self.training``; True or False decides."""
@@ -336,12 +349,7 @@ class Encoder(nn.Module):
         chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
         with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
             for start in range(0, len(texts), chunk_size):
-                token_lists, special_lists = self.tokenize(texts[start : start + chunk_size])
-                order = sorted(range(len(token_lists)), key=lambda i: len(token_lists[i]), reverse=True)
-                for at in range(0, len(order), batch_size):
-                    rows = order[at : at + batch_size]
-                    tokens, special = [token_lists[i] for i in rows], [special_lists[i] for i in rows]
-                    batch = self._pack_tokens(tokens, special)
+                for rows, batch in self.batches_of(texts[start : start + chunk_size], batch_size=batch_size):
                     pooled = self.encode(self.embed(batch, dropout=False), batch, dropout=False)
                     vectors[[start + i for i in rows]] = pooled.float().cpu().numpy()
                     bar.update(len(rows))
@@ -352,7 +360,7 @@ class Encoder(nn.Module):
     def save_pretrained(
         self, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
     ) -> Path:
-        """Writes an export that AutoModel and SentenceTransformer open; see ``export.py``.
+        """Writes an export that AutoModel and SentenceTransformer open; see ``export/write.py``.
 
         Args:
             card: README.md; None writes a short one.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastadv.config.own_class import find_class
 from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.packing import PackedBatch
@@ -22,7 +23,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
-from fastadv.perturbation.chains import make_search
+from fastadv.perturbation import Search
 from fastadv_kernels import BackendError, set_backend
 
 
@@ -175,7 +176,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
             "and only the packed path can be traced"
         )
     engine = config.engine
-    plan = config.perturbation.resolve()
+    plan, own_search = config.perturbation.resolve(), config.perturbation.search
     return Step(
         encoder,
         objective,
@@ -186,9 +187,9 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
         config.train.micro_batch_size,
         companions.second,
         config.train.on_nonfinite,
-        make_search(config.perturbation.search, plan),
         # From stage 1 on DeepSpeed itself casts the weights.
         torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
+        None if own_search is None else find_class(own_search, Search, "perturbation.search")(plan),
     )
 
 

@@ -2,11 +2,13 @@
 
 from typing import Iterator
 
+from fastadv.config.own_class import find_class
 from fastadv.config.schema import Config
 from fastadv.config.values import show
 from fastadv.encoder.classifier.classification_head import POOLINGS_WITH_HEAD
 from fastadv.launch.checks import refuse
 from fastadv.objectives.base import SHIPPED, Objective, resolve_objective
+from fastadv.perturbation import Search
 
 
 def check_objective(config: Config, objective: type[Objective]) -> None:
@@ -15,6 +17,8 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     Raises:
         UserError: one line with the key, its value and what is allowed.
     """
+    if config.perturbation.search is not None:
+        find_class(config.perturbation.search, Search, "perturbation.search")
     for key, expected in _contradictions(config, objective):
         refuse(config, key, expected)
 

@@ -16,12 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from fastadv.config.own_class import find_class
+from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.ranks import ALONE, Ranks
 from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection
 from fastadv.objectives.texts.victims import build_victim
+from fastadv.perturbation import Search
+from fastadv.perturbation.chains import MixedSearch
 
 SHIPPED = {
     "simcse": "fastadv.objectives.sentences.simcse:SimCSE",
@@ -265,6 +268,10 @@ class Objective(nn.Module):
         ``positive_keys`` and ``anchor`` as constants.
         """
         raise NotImplementedError
+
+    def make_search(self, plan: SearchPlan) -> Search:
+        """How the perturbation moves, where ``perturbation.search`` names no other search."""
+        return MixedSearch(plan)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss the parameters lower (a scalar), and its terms by name, detached.

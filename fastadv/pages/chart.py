@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
-from fastadv.pages.table import Estimate, plain, write_lines
+from fastadv.files.csv_file import write_csv
+from fastadv.pages.table import Estimate
 
 MAX_POINTS_OF_SERIES = 500
 MAX_POINTS = 800
@@ -77,12 +78,12 @@ class Chart:
 
     def write_csv(self, path: Path) -> None:
         """A line a point that is drawn; ``num_points`` is the number before thinning."""
-        lines: List[Sequence[str]] = [CSV_COLUMNS]
-        for one in self.series:
-            for point in one.points:
-                numbers = [plain(part) for part in (*point.x, *point.y)]
-                lines.append([one.name, point.label, *numbers, str(one.num_points or len(one.points))])
-        write_lines(path, lines)
+        lines = (
+            [one.name, point.label, *point.x, *point.y, one.num_points or len(one.points)]
+            for one in self.series
+            for point in one.points
+        )
+        write_csv(path, CSV_COLUMNS, lines)
 
 
 def line_series(name: str, x: Sequence[float], y: Sequence[float], look: int = 0, is_faint: bool = False) -> Series:

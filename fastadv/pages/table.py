@@ -1,11 +1,11 @@
 """A table as data: the page's HTML, the CSV and the Markdown are made from one object, so that they cannot differ."""
 
-import csv
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from fastadv.files.csv_file import write_csv
 from fastadv.pages.shown_text import visible
 
 
@@ -107,26 +107,11 @@ class Table:
             names += [column.name, f"{column.name} low", f"{column.name} high"] if column.is_interval else [column.name]
         lines = []
         for row in self.rows:
-            line: List[str] = []
+            line: List[Cell] = []
             for cell, column in zip(row, self.columns):
-                if column.is_interval:
-                    parts = cell if isinstance(cell, Estimate) else Estimate(cell)
-                    line += [plain(part) for part in parts]
-                else:
-                    line.append(plain(cell))
+                line += [cell] if not column.is_interval else cell if isinstance(cell, Estimate) else Estimate(cell)
             lines.append(line)
-        write_lines(path, [names, *lines])
-
-
-def write_lines(path: Path, lines: Sequence[Sequence[str]]) -> None:
-    """A CSV file; half a surrogate pair, which no encoding has, is written as its escape."""
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(lines)
-
-
-def plain(cell: Cell) -> str:
-    """As a CSV file has it."""
-    return "" if cell is None else repr(cell) if isinstance(cell, float) else str(cell)
+        write_csv(path, names, lines)
 
 
 def shown_cell(cell: Cell, column: Column) -> str:

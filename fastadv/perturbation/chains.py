@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fastadv.config.own_class import find_class
-from fastadv.config.search_plan import SearchPlan
 from fastadv.perturbation.search import Gradients, Search, Surroundings
 from fastadv.perturbation.sentence import mix, start_delta, step_both, step_fgsm, step_pgd
 from fastadv.perturbation.token import start_eta, step_eta
@@ -27,6 +25,10 @@ class MixedSearch(Search):
     @property
     def starts_at_clean(self) -> bool:
         return self.plan.sigma == 0 and not self.plan.use_eta
+
+    @property
+    def uses_eta(self) -> bool:
+        return self.plan.use_eta
 
     def start(self, x: Tensor, around: Surroundings, eta: Tensor | None) -> Chains:
         """Both chains at one delta^0; eta at ``eta`` (T, E), None for 0, projected.
@@ -78,12 +80,3 @@ class MixedSearch(Search):
 
     def eta(self, state: Chains) -> Tensor | None:
         return state.eta
-
-
-def make_search(name: str | None, plan: SearchPlan) -> Search:
-    """The search that ``perturbation.search`` names, or the shipped one.
-
-    Raises:
-        UserError: a name that does not import, or a class that is no Search.
-    """
-    return MixedSearch(plan) if name is None else find_class(name, Search, "perturbation.search")(plan)

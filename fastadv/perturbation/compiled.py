@@ -134,4 +134,6 @@ def filled_surroundings(around: Surroundings, filled: FilledBatch) -> Surroundin
     """``around`` for the filled batch, whose fillers have radii and steps of 1."""
     sizes = Sizes(*(None if size is None else filled.pad(size, 1.0) for size in vars(around.sizes).values()))
     active = None if around.active is None else filled.pad(around.active)
+    # The batch remembers it from now on: computing it takes a lock, which cannot be traced.
+    _ = filled.batch.token_sentence
     return replace(around, batch=filled.batch, sizes=sizes, active=active)

@@ -79,6 +79,11 @@ class Search:
         """Whether the first gradient is taken at X itself, so that the clean pass's graph can serve it."""
         return False
 
+    @property
+    def uses_eta(self) -> bool:
+        """Whether a token-level perturbation is searched, which a table carries from batch to batch."""
+        return False
+
     def start(self, x: Tensor, around: Surroundings, eta: Tensor | None) -> State:
         """Where a search around ``x`` (T, E) begins; ``eta`` (T, E) is what the eta table holds, or None."""
         raise NotImplementedError

@@ -1,6 +1,5 @@
 """What a folder holds for the report: a run, an evaluation, attacks, a geometry, or several of them."""
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Dict, List, Optional, Sequence
 
 from fastadv.errors import UserError
 from fastadv.evaluation.text.rows import read_rows
+from fastadv.files.json_file import read_json
 from fastadv.report.records import (
     EmbeddingAttack,
     Evaluation,
@@ -133,7 +133,7 @@ def _read_json(source: Source, file: Path) -> None:
     try:
         if file.stat().st_size > _LARGEST_FILE:
             raise ValueError(f"larger than {_LARGEST_FILE // 2**20} MiB")
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         if file.name == "evaluation.json":
             source.evaluation = read_evaluation(found)
         elif file.name == "attack.json":

@@ -5,12 +5,12 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import naming, written_aside
-from fastadv.pages.drawing import chart_png
-from fastadv.pages.style import attack_curves, attack_png
+from fastadv.pages.drawing import chart_png, charts_png
 from fastadv.report.content import Content, content_of
 from fastadv.report.markdown import markdown
 from fastadv.report.page import is_report, page
 from fastadv.report.run_record import ATTACK, PICTURE, list_files, read_run
+from fastadv.report.sections.before_after_section import curves_of
 from fastadv.report.sources import Source, find_files, read_sources
 from fastadv.report.written_files import STEM, Names, clear_written, names_of, read_list, require_free, write_list
 
@@ -28,10 +28,10 @@ def write_report(run_folder: str | Path) -> Path:
     """
     folder = Path(run_folder)
     run = read_run(folder)
-    curves = attack_curves(run.results) if run.results else []
+    curves = curves_of(run)
     if curves and not (folder / ATTACK).exists():
         with written_aside(folder / PICTURE) as aside:
-            attack_png(curves, aside)
+            charts_png(curves, aside)
     name = folder.resolve().name
     try:
         (source,) = read_sources([folder])
@@ -94,11 +94,9 @@ def write_whole_report(folders: Sequence[str | Path], out: Optional[str] = None)
     for chart in content.charts:
         with written_aside(folder / names.figures / f"{chart.key}.png") as aside:
             chart_png(chart, aside)
-        with written_aside(folder / names.tables / f"figure-{chart.key}.csv") as aside:
-            chart.write_csv(aside)
+        chart.write_csv(folder / names.tables / f"figure-{chart.key}.csv")
     for table in content.tables:
-        with written_aside(folder / names.tables / f"{table.key}.csv") as aside:
-            table.write_csv(aside)
+        table.write_csv(folder / names.tables / f"{table.key}.csv")
     _write(folder / names.markdown, markdown(content, names))
     clear_written(folder, plan.files, stem)
     write_list(folder, plan.files, stem)

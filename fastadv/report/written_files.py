@@ -4,13 +4,12 @@ They have names that a user's own files may have: only what the list names is ev
 in those of its files, so that two pages of one folder keep theirs apart.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Collection, List, NamedTuple, Optional
 
 from fastadv.errors import UserError
-from fastadv.files.atomic_file import written_aside
+from fastadv.files.json_file import read_json, write_json
 
 STEM = "report"
 """of the page's name, where none is given"""
@@ -48,8 +47,7 @@ def require_free(folder: Path, files: Collection[str], stem: str = STEM) -> None
 
 def write_list(folder: Path, files: Collection[str], stem: str = STEM) -> None:
     """Names relative to ``folder``, in their order."""
-    with written_aside(folder / names_of(stem).list) as aside:
-        aside.write_text(json.dumps(sorted(files), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / names_of(stem).list, sorted(files))
 
 
 def read_list(folder: Path, stem: str = STEM) -> List[str]:
@@ -79,7 +77,7 @@ def clear_written(folder: Path, but: Collection[str] = (), stem: str = STEM) -> 
 def _listed(folder: Path, stem: str) -> Optional[list]:
     """What the list holds; None where there is none, or what lies there is no list."""
     try:
-        found = json.loads((folder / names_of(stem).list).read_text(encoding="utf-8"))
+        found = read_json(folder / names_of(stem).list)
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, list) else None

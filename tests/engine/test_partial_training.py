@@ -43,13 +43,13 @@ def count(recorded, batch):
     """What WeightGradients saw in the search, and in all the rest of a step."""
     step = recorded.step
     inner, whole = WeightGradients(step), WeightGradients(step)
-    search = step._search
+    search = step.search.search
 
     def counted(*arguments):
         with inner:
             return search(*arguments)
 
-    step._search = counted
+    step.search.search = counted
     with whole:
         step(batch).backward()
     outer = list(whole.seen)

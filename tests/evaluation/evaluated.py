@@ -3,6 +3,7 @@
 import json
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.files.csv_file import read_csv as rows_in  # noqa: F401
@@ -26,6 +27,8 @@ SETS = WordSets(
 def write_models(folder, tiny_bert_dir):
     """Classifiers a, b, c, d, texts that a is right on, word sets, and data in SentEval's layout."""
     torch.set_num_threads(1)
+    # Fits of a few rows take longer with threads than without.
+    threadpool_limits(1)
     for seed, name in enumerate("abcd"):
         classifier = make_classifier(tiny_bert_dir, dtype=torch.float32, seed=seed)
         torch.manual_seed(seed)

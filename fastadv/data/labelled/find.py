@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Protocol, Sequence, Tuple
 
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, why_no_class
+from fastadv.data.sources import demo
 from fastadv.data.sources.find import Columns, Files, FoundFiles, FoundRows, find_source, placed_records
 from fastadv.data.sources.first_fault import FirstFault
 from fastadv.data.sources.known_datasets import KnownDataset, known_dataset
@@ -198,20 +199,14 @@ class DemoReviews:
     text_columns, label_column = (TEXT,), LABEL
 
     def __init__(self, name: str, split: str):
-        from fastadv.data.sources import demo
-
         self.split = "dev" if split == "validation" else split
         demo.check_reviews_name(name, self.split)
         self.name, self.given = name, demo.SENTIMENTS
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        from fastadv.data.sources import demo
-
         return f"{self.name}-{self.split}-{demo.reviews_fingerprint()}", None
 
     def rows(self, report: LineReport) -> Iterator[LabelledRow]:
-        from fastadv.data.sources import demo
-
         for number, (text, label) in enumerate(demo.demo_reviews(self.split)):
             report.num_lines += 1
             report.num_sentences += 1

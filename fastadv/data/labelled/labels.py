@@ -87,21 +87,6 @@ class LabelMap:
         """The classes of a model that was saved with them."""
         return cls(tuple(config.id2label[i] for i in range(len(config.id2label))))
 
-    def save(self, path: str | Path) -> None:
-        """Writes the names in their order as a JSON list."""
-        Path(path).write_text(json.dumps(list(self.names), ensure_ascii=False) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> "LabelMap":
-        """Reads what `save` wrote; UserError where that is not what is there."""
-        try:
-            names = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise ValueError
-            return cls(tuple(names))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as the names of classes: expected a JSON list of text") from error
-
     def ids_of(self, found: "FoundLabels") -> List[int]:
         """The class of each of a source's labels, in the order they were first found.
 

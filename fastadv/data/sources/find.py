@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
+from fastadv.data.sources import demo
 from fastadv.data.sources.compressed import check_compression, is_named_gzip, kind_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
 from fastadv.data.sources.tables import check_csv, check_parquet, iterate_csv, iterate_parquet, no_such_column
@@ -150,21 +151,15 @@ class Demo:
     """The movie reviews of the `demo` extra."""
 
     def __init__(self, name: str, fields: Sequence[str]):
-        from fastadv.data.sources import demo
-
         self.name = name
         demo.check_sentences_name(name)
         if len(fields) > 1:
             raise UserError(f"{name} has sentences alone, so no {_listed(fields[1:])}; expected .jsonl or a table")
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        from fastadv.data.sources import demo
-
         return f"{self.name}-{demo.reviews_fingerprint()}", None
 
     def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
-        from fastadv.data.sources import demo
-
         for sentence in demo.demo_sentences(self.name):
             report.num_lines += 1
             report.num_sentences += 1

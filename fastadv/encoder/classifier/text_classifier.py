@@ -100,27 +100,19 @@ class Classifier(nn.Module):
         Args:
             pairs: the second text of each, for a classifier of pairs.
         """
-        encoder = self.encoder
-        tokens, special, *types = encoder.tokenize(texts) if pairs is None else encoder.tokenize_pairs(texts, pairs)
         found = np.empty((len(texts), len(self.label_map)), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda i: len(tokens[i]), reverse=True)
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            batch = PackedBatch.from_token_lists(
-                [tokens[i] for i in rows],
-                [special[i] for i in rows],
-                token_type_lists=[types[0][i] for i in rows] if types else None,
-                position_offset=encoder.position_offset,
-            )
-            found[rows] = self.classify_batch(batch.to(encoder.device)).float().cpu().numpy()
+        for rows, batch in self.encoder.batches_of(texts, pairs, batch_size):
+            found[rows] = self.classify_batch(batch).float().cpu().numpy()
         return found
 
     def save_pretrained(
         self, folder: str | Path, card: Optional[str] = None, state_dict: Optional[Dict[str, Tensor]] = None
     ) -> Path:
         """Writes an export that `from_pretrained` opens, and Encoder and SentenceTransformer without its head; see
-        ``export.py``. With cls pooling AutoModelForSequenceClassification opens it with its label names; with mean
-        pooling it cannot, for it knows no classifier of means.
+        ``export/write.py``.
+
+        With cls pooling AutoModelForSequenceClassification opens it with its label names; with mean pooling it cannot,
+        for it knows no classifier of means.
 
         Args:
             card: README.md; None writes a short one.

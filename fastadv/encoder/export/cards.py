@@ -2,6 +2,8 @@
 
 from typing import Optional
 
+from huggingface_hub import ModelCardData
+
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder.classifier.classification_head import MEAN_HEAD_NOTE
 
@@ -19,7 +21,7 @@ def front_matter(pooling: str, label_map: Optional[LabelMap] = None) -> str:
     if label_map is not None:
         # transformers has no classifier of means, and would draw a head of its own.
         library, task = "fastadv" if pooling == "mean" else "transformers", "text-classification"
-    return f"---\nlibrary_name: {library}\npipeline_tag: {task}\n---"
+    return f"---\n{ModelCardData(library_name=library, pipeline_tag=task)}\n---"
 
 
 def classes_in_words(label_map: LabelMap) -> str:

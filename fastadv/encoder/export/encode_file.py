@@ -3,11 +3,18 @@
 import itertools
 import os
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.lib.format import write_array_header_1_0
+from tqdm import tqdm
 
+from fastadv.data.sources.find import iterate_sentences
+from fastadv.data.sources.lines import LineReport
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
@@ -15,8 +22,6 @@ SUFFIXES = (".npy", ".parquet")
 
 # Texts held at once.
 _WINDOW = 8192
-
-_NPY_HEADER_BYTES = 128
 
 
 def check_output(output_path: str | Path) -> Path:
@@ -53,11 +58,6 @@ def encode_file(
     Raises:
         UserError: an unknown format, or an input that gives no sentence.
     """
-    from tqdm import tqdm
-
-    from fastadv.data.sources.find import iterate_sentences
-    from fastadv.data.sources.lines import LineReport
-
     target = check_output(output_path)
     report = LineReport()
     sentences = iterate_sentences(input_path, field=field, split=split, report=report)
@@ -66,7 +66,7 @@ def encode_file(
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
     with written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
-        with rows_type(aside, encoder.hidden_size) as rows:
+        with closing(rows_type(aside, encoder.hidden_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
                 num_sentences += len(window)
@@ -80,27 +80,23 @@ def encode_file(
 
 
 class _NpyRows:
-    """A .npy file whose number of rows is known only at its end: a header of fixed size is written last."""
+    """A .npy file whose number of rows is known only at its end. Its header has room for any, and is written twice."""
 
     def __init__(self, path: Path, hidden_size: int):
-        self.file = open(path, "wb")
-        self.hidden_size, self.num_rows = hidden_size, 0
-        self.file.write(bytes(_NPY_HEADER_BYTES))
+        self.file, self.num_rows, self.hidden_size = open(path, "wb"), 0, hidden_size
+        self._write_header()
 
-    def write(self, texts: List[str], vectors: np.ndarray) -> None:
+    def _write_header(self) -> None:
+        shape = (self.num_rows, self.hidden_size)
+        write_array_header_1_0(self.file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+    def write(self, texts: list[str], vectors: np.ndarray) -> None:
         self.file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
         self.num_rows += len(vectors)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # Format 1.0: magic, version, length of the text (little-endian), the text padded to end in a newline.
-        text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.num_rows}, {self.hidden_size}), }}"
-        length = _NPY_HEADER_BYTES - 10
+    def close(self) -> None:
         self.file.seek(0)
-        magic = b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little")
-        self.file.write(magic + text.ljust(length - 1).encode() + b"\n")
+        self._write_header()
         self.file.close()
 
 
@@ -108,23 +104,12 @@ class _ParquetRows:
     """A .parquet file with one row group a window."""
 
     def __init__(self, path: Path, hidden_size: int):
-        import pyarrow
-        import pyarrow.parquet
+        columns = [("text", pa.string()), ("vector", pa.list_(pa.float32(), hidden_size))]
+        self.writer = pq.ParquetWriter(path, pa.schema(columns))
 
-        self.pyarrow = pyarrow
-        self.schema = pyarrow.schema(
-            [("text", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), hidden_size))]
-        )
-        self.writer = pyarrow.parquet.ParquetWriter(path, self.schema)
+    def write(self, texts: list[str], vectors: np.ndarray) -> None:
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        self.writer.write_table(pa.Table.from_arrays([pa.array(texts), rows], schema=self.writer.schema))
 
-    def write(self, texts: List[str], vectors: np.ndarray) -> None:
-        flat = self.pyarrow.array(vectors.reshape(-1))
-        rows = self.pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        columns = [self.pyarrow.array(texts), rows]
-        self.writer.write_table(self.pyarrow.Table.from_arrays(columns, schema=self.schema))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self) -> None:
         self.writer.close()

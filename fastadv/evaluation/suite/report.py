@@ -8,6 +8,7 @@ from fastadv.evaluation.text_report.findings import sentence
 from fastadv.files.atomic_file import written_aside
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
+from fastadv.pages.text_table import aligned
 
 FILES = ("evaluation.json", "numbers.csv", "differences.csv", "summary.md")
 
@@ -85,13 +86,8 @@ def short_table(evaluation: dict) -> str:
         quantity = quantity_of(of_systems[0], quantities)
         cells.append([f"{quantity.part} {label(quantity)}", *(_value(row) for row in of_systems)])
     cells += [[f"{n} n/a", *[""] * len(names)] for n, part in evaluation["parts"].items() if part["status"] == "n/a"]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    table = [
-        "  ".join([name.ljust(widths[0]), *(text.rjust(w) for text, w in zip(rest, widths[1:]))]).rstrip()
-        for name, *rest in cells
-    ]
     said = [f"{name}: {sentence}" for name, part in evaluation["parts"].items() for sentence in control_sentences(part)]
-    return "\n".join([*table, *said])
+    return "\n".join([aligned(cells), *said])
 
 
 def control_sentences(part: dict) -> List[str]:

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from fastadv.data.packing import PackedBatch
-from fastadv.data.tokenize_texts import tokenize
 from fastadv.errors import UserError
 
 
@@ -44,24 +42,15 @@ def classified(
         UserError: vectors or logits that are not finite.
     """
     encoder = classifier.encoder
-    tokens, special, types = tokenize(encoder.tokenizer, encoder.max_length, first, second, encoder.num_token_types)
-    vectors = np.empty((len(tokens), encoder.hidden_size))
-    logits = np.empty((len(tokens), len(classifier.label_map)))
-    order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-    with tqdm(total=len(order), unit="text", desc=name, disable=not progress) as bar:
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            batch = PackedBatch.from_token_lists(
-                [tokens[i] for i in rows],
-                [special[i] for i in rows],
-                token_type_lists=[types[i] for i in rows],
-                position_offset=encoder.position_offset,
-            ).to(encoder.device)
+    vectors = np.empty((len(first), encoder.hidden_size))
+    logits = np.empty((len(first), len(classifier.label_map)))
+    with tqdm(total=len(first), unit="text", desc=name, disable=not progress) as bar:
+        for rows, batch in encoder.batches_of(first, second, batch_size):
             pooled = encoder.encode(encoder.embed(batch, dropout=False), batch, dropout=False)
             vectors[rows] = pooled.double().cpu().numpy()
             logits[rows] = classifier.head(pooled).double().cpu().numpy()
             bar.update(len(rows))
     is_finite = np.isfinite(vectors).all(axis=1) & np.isfinite(logits).all(axis=1)
     if not is_finite.all():
-        raise UserError(f"the model gave NaN or infinity for {int((~is_finite).sum())} of {len(tokens)} texts")
+        raise UserError(f"the model gave NaN or infinity for {int((~is_finite).sum())} of {len(first)} texts")
     return Classified(vectors, logits)

@@ -31,7 +31,11 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(N,) ‖f(x_i) − f(y_i)‖² of each positive pair, in [0, 4]; :func:`alignment` is its mean.
+    """(N,) ‖f(x_i) − f(x⁺_i)‖² of each positive pair, whose mean is the alignment: 0 best, 2 for unrelated vectors.
+
+    The published numbers take STS-B pairs scored above 4 as positives. Where no labelled pairs exist the field's
+    positives are the unsupervised training pairs: one sentence under two dropout masks (SimCSE), which is what the
+    table before → after uses; such values compare two models on the same sentences, never with published ones.
 
     Raises:
         ValueError: x and y differ in shape.
@@ -40,16 +44,6 @@ def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.shape != y.shape:
         raise ValueError(f"positive pairs need two matrices of one shape, got {x.shape} and {y.shape}")
     return ((x - y) ** 2).sum(axis=1)
-
-
-def alignment(x: np.ndarray, y: np.ndarray) -> float:
-    """E‖f(x) − f(x⁺)‖² over positive pairs (x_i, y_i): 0 best, 2 for unrelated directions.
-
-    The published numbers take STS-B pairs scored above 4 as positives. Where no labelled pairs exist the field's
-    positives are the unsupervised training pairs: one sentence under two dropout masks (SimCSE), which is what the
-    table before → after uses; such values compare two models on the same sentences, never with published ones.
-    """
-    return float(squared_distances(x, y).mean())
 
 
 def pair_kernel(x: np.ndarray) -> np.ndarray:
@@ -75,17 +69,6 @@ def uniformity(x: np.ndarray) -> float:
     return float(np.log(kernel.sum() / (num_vectors * (num_vectors - 1))))
 
 
-def mean_cosine(x: np.ndarray) -> float:
-    """E of the cosine over pairs i ≠ j, the anisotropy of Ethayarajh 2019: 0 for spread directions, 1 for one.
-
-    Raises:
-        ValueError: fewer than two vectors, for which there is no pair.
-    """
-    if len(x) < 2:
-        raise ValueError("the mean cosine is a mean over pairs: at least two vectors are needed, got 1")
-    return float(mean_cosine_statistic(x)(np.ones((1, len(x))))[0])
-
-
 def singular_values(x: np.ndarray) -> np.ndarray:
     """(min(N, D),) of the centred unit vectors, largest first; those that are rounding alone are 0."""
     x = unit_vectors(x)
@@ -94,21 +77,11 @@ def singular_values(x: np.ndarray) -> np.ndarray:
     return np.where(singular > max(x.shape) * np.finfo(np.float64).eps, singular, 0)
 
 
-def effective_rank(x: np.ndarray) -> float:
-    """Roy & Vetterli 2007: exp of the entropy of the centred vectors' singular values, taken as shares.
-
-    Between 1 (all on a line) and min(N − 1, D); 0 where there is no variation at all (one vector, or all equal).
-    """
-    return _rank_of(singular_values(x))
-
-
-def top_share(x: np.ndarray) -> float:
-    """The share of the centred vectors' variance along their first principal direction; 0 without variation."""
-    return _top_share_of(singular_values(x))
-
-
 def mean_cosine_statistic(x: np.ndarray) -> Statistic:
-    """`mean_cosine` over resamples of the N vectors; two draws of one vector are no pair."""
+    """E of the cosine over pairs i ≠ j, the anisotropy of Ethayarajh 2019: 0 for spread directions, 1 for one.
+
+    Two draws of one vector are no pair.
+    """
     x = unit_vectors(x)
     squares = (x**2).sum(axis=1)
 
@@ -120,8 +93,11 @@ def mean_cosine_statistic(x: np.ndarray) -> Statistic:
 
 
 def spectral_statistic(x: np.ndarray) -> Statistic:
-    """counts (R, N) -> (R, 2): `effective_rank` and `top_share` of each resample.
+    """counts (R, N) -> (R, 2): effective rank and top share of each resample.
 
+    The effective rank (Roy & Vetterli 2007) is exp of the entropy of the centred vectors' singular values, taken as
+    shares: between 1 (all on a line) and min(N − 1, D). The top share is that of the centred vectors' variance along
+    their first principal direction. Both are 0 where there is no variation at all (one vector, or all equal).
     From the eigenvalues of the D × D covariance, whose making and solving take O(N·D² + D³) a resample.
     """
     x = unit_vectors(x)

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import List
 
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from fastadv.pages.style import PRINT, STYLE, frame
+from fastadv.pages.png import png_figure
+from fastadv.pages.style import PRINT, frame
 
 _MARKERS = "osD^vP*X"
 _NUM_COLOURS = 10
@@ -17,16 +16,12 @@ _LEAST_SHOWN = 1e-3
 
 
 def geometry_png(record: dict, path: Path) -> None:
-    """Two panels on white, 150 dots an inch; ``record`` is what `measure_geometry` gives."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10.5, 4.2), layout="constrained", facecolor="white")
+    """Two panels; ``record`` is what `measure_geometry` gives."""
+    with png_figure(path, 10.5, 4.2) as figure:
         plane, spectrum = figure.subplots(1, 2)
         names = short_names([row["model"] for row in record["models"]])
         _draw_plane(plane, record, names)
         _draw_spectrum(spectrum, record, names)
-        FigureCanvasAgg(figure)
-        # Date-free, so that equal results give equal bytes.
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
 def short_names(models: List[str]) -> List[str]:

@@ -3,11 +3,9 @@
 Every quantity is resampled over the same draws for all models, so that the difference to the first model is paired.
 """
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -33,7 +31,9 @@ from fastadv.evaluation.vectors.geometry import (
 )
 from fastadv.evaluation.vectors.scored_pairs import read_sts_benchmark
 from fastadv.evaluation.vectors.vector_cache import encode_distinct
-from fastadv.files.atomic_file import written_aside
+from fastadv.files.csv_file import write_csv
+from fastadv.files.json_file import write_json
+from fastadv.pages.text_table import aligned
 
 QUANTITIES = {
     "alignment": percentile_interval,
@@ -63,13 +63,6 @@ class GeometryData:
 
 Draws = Dict[str, Tuple[float, np.ndarray]]
 """quantity -> its value, and its values over resamples"""
-
-
-def check_models(models: Sequence[str]) -> None:
-    """UserError for a model that is given twice."""
-    twice = sorted({model for model in models if models.count(model) > 1})
-    if twice:
-        raise UserError(f"--model {twice[0]} is given twice; expected each model once")
 
 
 def find_geometry_data(data: str, field: str = "text", split: Optional[str] = None) -> GeometryData:
@@ -144,7 +137,11 @@ def measure_geometry(
             encoder = load()
             if not rows:
                 sentences = draw_distinct(data.sentences, min(num_sentences, len(data.sentences)), encoder, seed)
-                _check_enough(sentences, data)
+                if len(sentences) < MIN_SENTENCES:
+                    raise UserError(
+                        f"{data.name} has {len(sentences)} sentences that differ after truncation, at least "
+                        f"{MIN_SENTENCES} are needed"
+                    )
             vectors = _vectors(encoder, sentences, batch_size, progress, name)
             distances = _distances(encoder, data, sentences, batch_size, seed, progress, name)
         except UserError as error:
@@ -195,13 +192,11 @@ def geometry_table(record: dict) -> str:
         cells.append([row["model"], *(_cell(row["quantities"].get(key)) for key in QUANTITIES)])
         if row is not record["models"][0]:
             cells.append(["  less the first", *(_cell(row["quantities"].get(key), "difference") for key in QUANTITIES)])
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = [
-        f"{record['num_sentences']} sentences of {record['data']}; positives: {_positives(record)}; 95 % intervals"
-    ]
-    for name, *rest in cells:
-        lines.append("  ".join([name.ljust(widths[0]), *(text.rjust(w) for text, w in zip(rest, widths[1:]))]))
-    return "\n".join(lines)
+    positives = record["positives"]
+    if "pairs" in positives:
+        positives = f"{record['num_positives']} {positives}"
+    title = f"{record['num_sentences']} sentences of {record['data']}; positives: {positives}; 95 % intervals"
+    return f"{title}\n{aligned(cells)}"
 
 
 def write_geometry(record: dict, folder: Path) -> None:
@@ -209,25 +204,12 @@ def write_geometry(record: dict, folder: Path) -> None:
     from fastadv.evaluation.vectors.geometry_chart import geometry_png
 
     folder.mkdir(parents=True, exist_ok=True)
-    with written_aside(folder / "geometry.json") as aside:
-        aside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "geometry.json", record)
     names = ["value", "low", "high", "difference", "difference_low", "difference_high"]
-    with written_aside(folder / "geometry.csv") as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "quantity", *names])
-        for row in record["models"]:
-            for key, quantity in row["quantities"].items():
-                writer.writerow([row["model"], key, *(quantity.get(name, "") for name in names)])
-    with written_aside(folder / "geometry.png") as aside:
-        geometry_png(record, aside)
-
-
-def _check_enough(sentences: List[str], data: GeometryData) -> None:
-    if len(sentences) < MIN_SENTENCES:
-        raise UserError(
-            f"{data.name} has {len(sentences)} sentences that differ after truncation, at least {MIN_SENTENCES} "
-            "are needed"
-        )
+    rows = [(row["model"], *item) for row in record["models"] for item in row["quantities"].items()]
+    cells = ([model, key, *map(quantity.get, names)] for model, key, quantity in rows)
+    write_csv(folder / "geometry.csv", ["model", "quantity", *names], cells)
+    geometry_png(record, folder / "geometry.png")
 
 
 def _vectors(encoder, texts: List[str], batch_size: int, progress: bool, name: str) -> np.ndarray:
@@ -277,10 +259,6 @@ def _quantity(key: str, draws: Draws, first: Optional[Draws]) -> dict:
         difference = QUANTITIES[key](value - first_value, drawn - first_drawn)
         quantity.update(difference=difference.value, difference_low=difference.low, difference_high=difference.high)
     return quantity
-
-
-def _positives(record: dict) -> str:
-    return f"{record['num_positives']} {record['positives']}" if "pairs" in record["positives"] else record["positives"]
 
 
 def _cell(quantity: Optional[dict], key: str = "value") -> str:

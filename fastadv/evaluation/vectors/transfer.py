@@ -11,7 +11,6 @@ C is scikit-learn's (larger is weaker); a choice goes by the mean accuracy, roun
 equals the smallest C is taken. All folds are shuffled by one seed, rows in the order of their files.
 """
 
-import json
 import logging
 import time
 import warnings
@@ -38,8 +37,9 @@ from fastadv.evaluation.vectors.transfer_sets import (
     check_set_names,
     read_transfer_set,
 )
-from fastadv.evaluation.vectors.vector_cache import VectorCache, digest_of, encode_distinct, writing_to_cache
-from fastadv.files.atomic_file import written_aside
+from fastadv.evaluation.vectors.vector_cache import VectorCache, encode_distinct, writing_to_cache
+from fastadv.files.hashes import digest_of
+from fastadv.files.json_file import read_json, write_json
 
 logger = logging.getLogger("fastadv")
 
@@ -203,8 +203,8 @@ def _scored(
     with tqdm(total=_num_fits(data), unit="fit", desc=f"{data.name} fit", disable=not progress) as bar:
         result = _score(data, splits, seed, bar, started)
     if path is not None:
-        with writing_to_cache(cache.folder), written_aside(path) as aside:
-            aside.write_text(json.dumps(asdict(result)) + "\n", encoding="utf-8")
+        with writing_to_cache(cache.folder):
+            write_json(path, asdict(result), indent=None)
     return result
 
 
@@ -212,7 +212,7 @@ def _kept(path: Path) -> Optional[TransferResult]:
     if not path.exists():
         return None
     try:
-        return TransferResult(**{**json.loads(path.read_text(encoding="utf-8")), "is_kept": True})
+        return TransferResult(**{**read_json(path), "is_kept": True})
     except (OSError, ValueError, TypeError) as error:
         logger.warning("%s is damaged (%s); scoring again", path, str(error).split("\n")[0])
         return None
@@ -249,11 +249,6 @@ def _num_fits(data: TransferSet) -> int:
     return NUM_FOLDS * (NUM_FOLDS * len(STRENGTHS) + 1)
 
 
-def is_equivalent(data: TransferSet) -> np.ndarray:
-    """(N,) of MRPC's tested rows: the class that F1 is of."""
-    return data.labels["test"] == data.class_names.index("equivalent")
-
-
 def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, started: float) -> TransferResult:
     fitter = _Fitter(bar.update)
     folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=seed)
@@ -277,7 +272,8 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         strengths, is_right = [strength], guessed == tested
         accuracy = float(is_right.mean())
         if data.name == "MRPC":
-            f1 = 100 * float(f1_score(is_equivalent(data), guessed == data.class_names.index("equivalent")))
+            equivalent = data.class_names.index("equivalent")
+            f1 = 100 * float(f1_score(tested == equivalent, guessed == equivalent))
     num_right = int(is_right.sum())
     interval = binomtest(num_right, len(tested)).proportion_ci(CONFIDENCE, method="wilson")
     majority = float(np.bincount(tested).max() / len(tested))

@@ -7,32 +7,17 @@ from typing import Dict, List, Tuple
 import numpy as np
 
 from fastadv.data.sources.lines import LineReport
-from fastadv.data.sources.senteval_sets import SentEvalSet
+from fastadv.data.sources.senteval_sets import LAYOUTS, SentEvalSet
 from fastadv.errors import UserError
 
 Split = Tuple[np.ndarray, np.ndarray]
 """features (N, F) and class ids (N,)"""
 
 
-@dataclass(frozen=True)
-class _Place:
-    task: str
-    """its name in `fastadv.data.sources.senteval_sets.LAYOUTS`"""
-    folder: str
-    splits: Tuple[str, ...]
+_FOLDERS = {name: name for name in ("MR", "CR", "SUBJ", "MPQA")}
+_FOLDERS |= {"SST-2": "SST/binary", "MRPC": "MRPC", "TREC": "TREC"}
 
-
-_PLACES = {
-    "MR": _Place("MR", "MR", ("train",)),
-    "CR": _Place("CR", "CR", ("train",)),
-    "SUBJ": _Place("SUBJ", "SUBJ", ("train",)),
-    "MPQA": _Place("MPQA", "MPQA", ("train",)),
-    "SST-2": _Place("SST2", "SST/binary", ("train", "dev", "test")),
-    "MRPC": _Place("MRPC", "MRPC", ("train", "test")),
-    "TREC": _Place("TREC", "TREC", ("train", "test")),
-}
-
-TRANSFER_SETS = tuple(_PLACES)
+TRANSFER_SETS = tuple(_FOLDERS)
 
 
 @dataclass(frozen=True)
@@ -96,9 +81,9 @@ def read_transfer_set(folder: Path, name: str) -> TransferSet:
     Raises:
         UserError: a file that is not there or holds no row, or the first row that is not right, by file and row.
     """
-    place, texts, labels = _PLACES[name], {}, {}
-    for split in place.splits:
-        source = SentEvalSet(folder / place.folder, place.task, split)
+    task, texts, labels = name.replace("-", ""), {}, {}
+    for split in LAYOUTS[task].files:
+        source = SentEvalSet(folder / _FOLDERS[name], task, split)
         rows = list(source.rows(LineReport()))
         texts[split] = [row.texts for row in rows]
         labels[split] = np.array([source.given.index(row.label) for row in rows], dtype=np.int64)

@@ -5,7 +5,6 @@ Nothing is ever looked up by a name: another model in the same folder, or change
 """
 
 import hashlib
-import json
 import logging
 import os
 import zipfile
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.hashes import digest_of
 
 logger = logging.getLogger("fastadv")
 
@@ -29,11 +29,6 @@ _VERSION = 1
 
 # Of a configuration: where it came from and how it is run, not what it computes.
 _NOT_CONTENT = ("_name_or_path", "transformers_version", "_attn_implementation", "_attn_implementation_autoset")
-
-
-def digest_of(parts) -> str:
-    """A hash of anything that JSON can hold."""
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 def model_fingerprint(encoder) -> str:

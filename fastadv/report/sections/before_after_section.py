@@ -74,6 +74,12 @@ def results_sections(runs: Dict[str, RunRecord]) -> List[Section]:
     return _of_several(measured, list(runs))
 
 
+def curves_of(run: RunRecord) -> List[Chart]:
+    """Before and after training against the radius of the attack, of a run that needs no name."""
+    keys = [key for key in _CURVES if run.results and _rows_of(run.results, key)]
+    return [_curve({run.name: run}, key, {}, is_alone=True) for key in keys]
+
+
 def definitions(pairs: Sequence, css: str = "") -> str:
     """A list of names and what they are, escaped."""
     items = "\n".join(f"<dt>{escape(str(name))}</dt><dd>{escape(str(text))}</dd>" for name, text in pairs)
@@ -90,7 +96,7 @@ def _of_one(name: str, run: RunRecord) -> List[Section]:
         *(Html(f'<p class="warning">{escape(str(one))}</p>\n') for one in results.get("warnings", [])),
         _results_table({name: run}, _table(results["rows"])),
     ]
-    charts = [_curve({name: run}, key, {name: 0}, is_alone=True) for key in _CURVES if _rows_of(results, key)]
+    charts = curves_of(run)
     keys = {_base(row) for row in results["rows"]}
     meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
     found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]

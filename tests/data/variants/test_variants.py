@@ -1,6 +1,6 @@
 """Other texts of training texts: which they are, in which batches, and what is refused."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,11 +28,6 @@ ROWS = (
 )
 
 
-@dataclass
-class Wants:
-    needs: Needs
-
-
 @pytest.fixture
 def make(tmp_path, tiny_bert_dir):
     """``make(("fickle",), **changes of data)``: training data whose batches bring these variants."""
@@ -48,7 +43,7 @@ def make(tmp_path, tiny_bert_dir):
         for key, value in changes.items():
             setattr(config.data, key, value)
         data = TrainingData(config, encoder, progress=False)
-        data.use_variants(Wants(Needs(variants=names)), encoder)
+        data.use_variants(SimpleNamespace(needs=Needs(variants=names)), encoder)
         return data, encoder
 
     return make, tmp_path

@@ -12,7 +12,7 @@ from fastadv.data.batching import BatchOrder
 from fastadv.encoder import Encoder
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.monitor import gauges
-from fastadv.engine.step.perturbation_metrics import norm_sums
+from fastadv.engine.step.search_record import norm_sums
 from fastadv.files.clock import Clock
 from tests.quick_trainer import Trainer
 from tests.small_runs import SENTENCES

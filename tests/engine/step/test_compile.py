@@ -9,9 +9,9 @@ from fastadv import UserError
 from fastadv.config.schema import Config
 from fastadv.data.fixed_size import fill_up
 from fastadv.engine.build import check_machine
-from fastadv.engine.step.compiled_passes import CompiledPasses
 from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.inner_loss import InnerLoss
+from fastadv.engine.step.passes import CompiledEncode
 from fastadv.perturbation import Adversary, compiled
 from fastadv.perturbation.chains import Chains
 from fastadv.perturbation.compiled import CompiledAdversary, gradients_of, moved
@@ -188,9 +188,9 @@ def test_compiled_passes_give_the_same_loss_and_gradients(make_step, sentences, 
     for is_compiled in (False, True):
         recorded = make_step(pooling=pooling, sigma=0.0, use_eta=False)
         step, encoder = recorded.step, recorded.step.encoder
-        step._joint_views = joint_views
+        step.passes.joint_views = joint_views
         if is_compiled:
-            step._passes = CompiledPasses(encoder, backend="aot_eager")
+            step.passes.compiled = CompiledEncode(encoder, backend="aot_eager")
         outcomes.append([recorded.run(encoder.pack(texts)) for texts in (sentences, OTHERS)])
         # One graph for each number of sentences.
         assert num_graphs() == is_compiled * (1 + joint_views)
@@ -205,7 +205,7 @@ def test_compiled_passes_give_the_same_loss_and_gradients(make_step, sentences, 
 def test_compiled_passes_have_dropout_masks_of_their_own(make_step, sentences, dtype):
     step = make_step(dropout=0.2, dtype=dtype).step
     batch = step.encoder.pack(sentences)
-    passes = CompiledPasses(step.encoder, backend="aot_eager")
+    passes = CompiledEncode(step.encoder, backend="aot_eager")
     x = step.encoder.embed(batch, dropout=False).detach()
     state = torch.get_rng_state()
     first, second = passes(x, batch), passes(x, batch)
@@ -248,10 +248,10 @@ def test_a_step_is_built_with_it_and_without(tiny_bert_dir):
     config = Config()
     config.encoder.model, config.encoder.max_length = str(tiny_bert_dir), 32
     step = build_step(config, build_encoder(config))
-    assert type(step.search.adversary) is Adversary and step._passes is None
+    assert type(step.search.adversary) is Adversary and step.passes.compiled is None
     config.engine.compile = "default"
     step = build_step(config, build_encoder(config))
-    assert type(step.search.adversary) is CompiledAdversary and type(step._passes) is CompiledPasses
+    assert type(step.search.adversary) is CompiledAdversary and type(step.passes.compiled) is CompiledEncode
     config.encoder.path = "generic"
     with pytest.raises(UserError, match="^engine.compile = default: expected none, .* runs padded"):
         build_step(config, build_encoder(config))

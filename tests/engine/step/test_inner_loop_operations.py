@@ -103,13 +103,13 @@ def test_a_weight_s_gradient_in_the_inner_loop_is_found(make_step, sentences):
 
 def watched(step):
     """The watcher of all that the step's search will run."""
-    watch, run = WeightGradients(list(step.parameters())), step._search
+    watch, run = WeightGradients(list(step.parameters())), step.search.search
 
     def watched_search(*arguments):
         with watch:
             return run(*arguments)
 
-    step._search = watched_search
+    step.search.search = watched_search
     return watch
 
 
@@ -117,7 +117,7 @@ def saved_linear_inputs(step, batch):
     """How many of the inputs of linear layers the inner passes kept for a backward."""
     # Tensors, not their addresses alone: what is freed leaves its address to others.
     inputs, kept = [], []
-    run = step._search
+    run = step.search.search
 
     def keep(tensor):
         kept.append(tensor)
@@ -133,7 +133,7 @@ def saved_linear_inputs(step, batch):
             for handle in handles:
                 handle.remove()
 
-    step._search = watched_search
+    step.search.search = watched_search
     step(batch)
     return len({t.data_ptr() for t in inputs} & {t.data_ptr() for t in kept})
 

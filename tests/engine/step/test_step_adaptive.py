@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fastadv.engine.step.gather import GlobalBatch
+from fastadv.engine.step.views import keys_of
 from fastadv.objectives.base import Views
 
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
@@ -57,7 +58,7 @@ def test_the_share_of_the_gain_is_that_of_both_searches(make_step, sentences, gr
     with torch.no_grad():
         x = encoder.embed(batch)
         step.whole = GlobalBatch(batch)
-        keys = step._keys(batch, step.encoder(batch), None)
+        keys = keys_of(step.objective, step.whole, batch, step.encoder(batch), None)
 
         def loss_at(points):
             query = objective.project(encoder.encode(points, batch))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastadv.engine.step.dropout_replay import DropoutReplay
+from fastadv.engine.step.views import keys_of
 from fastadv.objectives.base import Views
 from fastadv.perturbation.search import perturbed
 
@@ -44,7 +45,7 @@ def mean_of_separate_steps(step, batch, shifts, seed):
         torch.manual_seed(seed)
         x = step.encoder.embed(batch)
         query = step.objective.project(step.encoder.encode(x, batch))
-        keys = step._keys(batch, step.encoder(batch), None)
+        keys = keys_of(step.objective, step.whole, batch, step.encoder(batch), None)
         adversarial = step.objective.project(step.encoder.encode(perturbed(x, shift), batch))
         views = Views(
             query, batch.sentence_ids, keys, adversarial, step.whole.gather_keys(adversarial, batch.sentence_ids)
@@ -87,7 +88,7 @@ def test_moves_after_every_pass_but_the_last(make_step, sentences):
     x = step.encoder.embed(batch).detach().requires_grad_()
     with torch.no_grad():
         query = step.objective.project(step.encoder.encode(x, batch))
-        keys = step._keys(batch, step.encoder(batch), None)
+        keys = keys_of(step.objective, step.whole, batch, step.encoder(batch), None)
     adversarial = step.objective.project(step.encoder.encode(x, batch))
     adversarial_keys = step.whole.gather_keys(adversarial, batch.sentence_ids)
     loss, _ = step.objective.loss(Views(query, batch.sentence_ids, keys, adversarial, adversarial_keys))

@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fastadv.engine.step import step as step_module
-
 OTHERS = ["hate it", "the music is good", "it was sad", "a slow plot", "very funny", "never", "one great scene"]
 
 
 def outcome(make_step, batch_of, joint_views, **options):
     recorded = make_step(**options)
-    recorded.step._joint_views = joint_views
+    recorded.step.passes.joint_views = joint_views
     encoded = []
     encode = recorded.step.encoder.encode
 
@@ -70,7 +68,7 @@ def test_given_hard_negatives_still_have_a_pass_of_their_own(make_step, sentence
 def test_the_views_have_masks_of_their_own(make_step, sentences):
     recorded = make_step("simcse", dropout=0.2)
     step = recorded.step
-    step._joint_views = True
+    step.passes.joint_views = True
     pooled = []
     encode = step.encoder.encode
     step.encoder.encode = lambda x, batch, dropout=None: pooled.append(encode(x, batch, dropout)) or pooled[-1]
@@ -94,13 +92,12 @@ def test_given_positives_have_a_pass_of_their_own(make_step, sentences):
     assert encoded == [len(sentences), len(OTHERS)]
 
 
-def test_small_batches_are_joined_where_nothing_is_said(make_step, sentences, monkeypatch):
-    def batch_of(encoder):
-        return encoder.pack(sentences)
-
-    assert outcome(make_step, batch_of, None, objective="simcse")[0] == [2 * len(sentences)]
-    monkeypatch.setattr(step_module, "_MOST_JOINT_TOKENS", 100)
-    assert outcome(make_step, batch_of, None, objective="simcse")[0] == [len(sentences)] * 2
+def test_small_batches_are_joined_where_nothing_is_said(make_step, sentences):
+    step = make_step(objective="simcse", joint_views=None).step
+    batch = step.encoder.pack(sentences)
+    assert step.passes.joins_views(batch)
+    step.passes.most_joint_tokens = 2 * batch.num_tokens - 1
+    assert not step.passes.joins_views(batch)
 
 
 def test_a_batch_twice_has_each_sentence_twice(tiny_encoder, sentences):

@@ -1,23 +1,22 @@
 """``fastadv evaluate all``: two systems of two seeds each, stopped and gone on with; and what is not right."""
 
-import csv
 import json
+import shutil
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 from fastadv.cli.main import main
 from fastadv.encoder import Encoder
-from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.suite import adv_sts as suite_adv_sts
 from fastadv.evaluation.suite import attacks as suite_attacks
 from fastadv.evaluation.suite import parts as suite_parts
 from fastadv.evaluation.suite.models import systems_of
+from fastadv.evaluation.suite.report import FILES
 from fastadv.evaluation.text_report.findings import sentence
-from tests.evaluation.attacked import TEXTS
 from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows_in, run, without_seconds, write_models
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
@@ -131,19 +130,25 @@ def test_accuracy_under_pgd_is_that_of_its_rows(whole, folder):
 
 
 def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "out"
+    # As a run leaves it that was stopped before the embeddings were done.
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    for pattern in ("parts/embeddings-*", "parts/text-*", *FILES):
+        for path in out.glob(pattern):
+            path.unlink()
+    for name in PARTS[4:]:
+        shutil.rmtree(out / name)
     attack = suite_attacks.AttackRun.run
 
     def stop(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suite_attacks.AttackRun, "run", stop)
+    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_adv_sts.AdvStsPart):
+        monkeypatch.setattr(part, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
         main(arguments(folder, out))
     assert list(evaluation_of(out)["parts"]) == PARTS[:4]
     monkeypatch.setattr(suite_attacks.AttackRun, "run", attack)
-    for part in (suite_parts.StsPart, suite_parts.TransferPart, suite_parts.GeometryPart, suite_adv_sts.AdvStsPart):
-        monkeypatch.setattr(part, "measure", stop)
     said = run(arguments(folder, out), capsys)
     assert "[6/6] text-synonym done" in said.err
     assert without_seconds(evaluation_of(out)) == without_seconds(evaluation_of(whole))
@@ -236,33 +241,6 @@ def test_the_plan_names_parts_and_kinds(folder, tmp_path, capsys):
     assert "(classifier)" in planned and "geometry: 120 of 120 sentences" in planned
     assert "sts, STS12: n/a:" in planned and "text-synonym: 12 texts" in planned
     assert not (tmp_path / "out").exists()
-
-
-def test_an_encoder_without_a_head_is_attacked_too(folder, tmp_path, capsys, tiny_bert_dir):
-    for name in ("mean", "cls"):
-        Encoder.from_pretrained(str(tiny_bert_dir), pooling=name).save_pretrained(tmp_path / name)
-    with (tmp_path / "labelled.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"])
-        writer.writerows((f"{text} {word}", word) for text in TEXTS for word in ("good", "bad", "sad"))
-    held_out = tmp_path / "sentences.txt"
-    held_out.write_text("\n".join(f"{text} {word}" for text in TEXTS for word in ("good", "bad")) + "\n")
-    given = arguments(folder, tmp_path / "out", "--parts", "embeddings", "text", "--max_texts", 6, models=[])
-    given[given.index("--labelled") + 1] = str(tmp_path / "labelled.csv")
-    more = ["--held_out", held_out, "--num_sentences", 16, "--num_probe_sentences", 0]
-    models = ["--model", tmp_path / "mean", "--model", tmp_path / "cls"]
-    run([*given, *map(str, [*more, *models])], capsys, status=1)
-    evaluation = evaluation_of(tmp_path / "out")
-    retrieval = number_of(evaluation, metric="retrieval@1", epsilon=0.1, model=str(tmp_path / "mean"))
-    assert retrieval["num"] == 16 and 0 <= retrieval["value"] <= 100
-    success = number_of(evaluation, part="text-synonym", metric="accuracy", model=str(tmp_path / "mean"))
-    assert success["num"] == 6
-    missing = number_of(evaluation, part="text-synonym", metric="accuracy", model=str(tmp_path / "cls"))
-    assert missing["value"] is None and "pools by cls" in missing["why"]
-    (victim,) = (tmp_path / "out/victims").iterdir()
-    classifier = Classifier.from_pretrained(str(victim))
-    vectors = Encoder.from_pretrained(str(tmp_path / "mean")).encode_texts(TEXTS)
-    np.testing.assert_allclose(classifier.encoder.encode_texts(TEXTS), vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize(

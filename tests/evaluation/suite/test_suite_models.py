@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -204,6 +205,22 @@ def test_kinds_have_each_their_own_numbers(folder, tmp_path, capsys):
     assert retrieval["why"].startswith("a classifier: attacked by its accuracy")
     summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "accuracy, ε 0.1 (absolute), %" in summary and "retrieval@1, ε 0.1·RMS(X), %" in summary
+
+
+def test_an_encoder_without_a_head_is_attacked_through_a_probe(folder, tmp_path, capsys):
+    more = ["--held_out", folder / "held-out.txt", "--num_sentences", 16, "--num_probe_sentences", 0, "--max_texts", 6]
+    given = arguments(folder, tmp_path, "--parts", "embeddings", "text", *more, models=["mean", "cls"])
+    given[given.index("--labelled") + 1] = str(folder / "labelled.csv")
+    run(given, capsys, status=1)
+    evaluation, mean = evaluation_of(tmp_path), str(folder / "mean")
+    retrieval = number_of(evaluation, metric="retrieval@1", epsilon=0.1, model=mean)
+    assert retrieval["num"] == 16 and 0 <= retrieval["value"] <= 100
+    assert number_of(evaluation, part="text-synonym", metric="accuracy", model=mean)["num"] == 6
+    missing = number_of(evaluation, part="text-synonym", metric="accuracy", model=str(folder / "cls"))
+    assert missing["value"] is None and "pools by cls" in missing["why"]
+    (victim,) = (tmp_path / "victims").iterdir()
+    vectors = Classifier.from_pretrained(str(victim)).encoder.encode_texts(TEXTS)
+    np.testing.assert_allclose(vectors, Encoder.from_pretrained(mean).encode_texts(TEXTS), atol=1e-5)
 
 
 def test_models_of_a_system_are_told_apart_by_their_seeds(folder):

@@ -9,10 +9,10 @@ from matplotlib.image import imread
 
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import dropout_distances
+from fastadv.evaluation.model_run import check_once
 from fastadv.evaluation.vectors.geometry_chart import short_names
 from fastadv.evaluation.vectors.geometry_of_models import (
     QUANTITIES,
-    check_models,
     describe_geometry_data,
     find_geometry_data,
     geometry_table,
@@ -163,7 +163,7 @@ def test_what_cannot_be_measured(tiny_encoder, tmp_path, sts):
     with pytest.raises(UserError, match="has 2 sentences that differ after truncation, at least 16"):
         measure_geometry({"m": tiny_encoder}, find_geometry_data(str(tmp_path / "few.txt")))
     with pytest.raises(UserError, match="--model m is given twice"):
-        check_models(["m", "n", "m"])
+        check_once(["m", "n", "m"])
 
     def broken():
         encoder = tiny_encoder()
