@@ -220,11 +220,3 @@ def test_train_help_lists_every_key_by_stage(capsys):
     assert "--objective_options.temperature" in out and "--config FILE" in out
     assert "Path to a configuration file" not in out
     assert not re.findall(r"--\w+\.\w+ \S+\s+\((?:type|default|required)", out), "a key without a word on what it is"
-
-
-def test_the_command_line_repeats_no_other_defaults():
-    """What the parsers say again, so that help needs no torch."""
-    from fastadv.cli import evaluate_all as cli_evaluate_all
-    from fastadv.evaluation.suite import choice as suite_choice
-
-    assert cli_evaluate_all._PARTS == tuple(suite_choice.PARTS)
