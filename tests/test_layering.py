@@ -4,6 +4,8 @@ Imports are read from the syntax tree, so those inside functions and under ``TYP
 """
 
 import ast
+import importlib
+import importlib.util
 from pathlib import Path
 from typing import Iterator
 
@@ -137,3 +139,17 @@ def test_a_planted_circle_is_found(tmp_path):
     for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
         (tmp_path / f"fastadv/data/{name}.py").write_text(f"def late():\n    import fastadv.data.{other}")
     assert circles(tmp_path) == {frozenset({"data/a", "data/b", "data/c"})}
+
+
+def test_every_name_that_is_imported_is_there():
+    """Imports inside functions run when the function does; a name that moved would be missed until then."""
+    missing = []
+    for path in sorted(path for root in FOLDERS for path in (ROOT / root).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in FOLDERS:
+                continue
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                if not hasattr(module, alias.name) and importlib.util.find_spec(f"{node.module}.{alias.name}") is None:
+                    missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module}.{alias.name}")
+    assert missing == []

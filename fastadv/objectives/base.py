@@ -238,6 +238,13 @@ class LossSizes:
         return 2.0 * self.num_sentences**2 * self.hidden_size
 
 
+OLD_FLAGS = {
+    *("uses_positive", "uses_adversary", "uses_keys", "uses_clean", "uses_anchor", "uses_average", "uses_tokens"),
+    *("uses_adversarial_tokens", "uses_second_network", "uses_labels", "attack_at_epochs", "perturbation_methods"),
+}
+"""Names by which an objective said what it needs before `Needs`; one that still does is refused, not ignored"""
+
+
 class Objective(nn.Module):
     """Base of all objectives.
 
@@ -250,6 +257,14 @@ class Objective(nn.Module):
     """What the step and the run compute for the objective."""
     num_gathered = 0
     """Sets of vectors (B, D) that the loss itself gathers over ranks, beside those that the needs name."""
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        old = sorted(OLD_FLAGS & vars(cls).keys())
+        if old:
+            raise TypeError(
+                f"{cls.__name__}.{old[0]}: expected `needs = Needs(...)`, whose fields took the flags' place"
+            )
 
     def __new__(cls, *given, **options):
         # Before any constructor: the bounds stand in the signatures alone.

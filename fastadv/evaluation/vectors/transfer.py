@@ -249,6 +249,11 @@ def _num_fits(data: TransferSet) -> int:
     return NUM_FOLDS * (NUM_FOLDS * len(STRENGTHS) + 1)
 
 
+def is_equivalent(data: TransferSet) -> np.ndarray:
+    """(N,) bool, the tested rows of MRPC that are of the class that F1 is of."""
+    return data.labels["test"] == data.class_names.index("equivalent")
+
+
 def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, started: float) -> TransferResult:
     fitter = _Fitter(bar.update)
     folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=seed)
@@ -272,8 +277,7 @@ def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, st
         strengths, is_right = [strength], guessed == tested
         accuracy = float(is_right.mean())
         if data.name == "MRPC":
-            equivalent = data.class_names.index("equivalent")
-            f1 = 100 * float(f1_score(tested == equivalent, guessed == equivalent))
+            f1 = 100 * float(f1_score(is_equivalent(data), guessed == data.class_names.index("equivalent")))
     num_right = int(is_right.sum())
     interval = binomtest(num_right, len(tested)).proportion_ci(CONFIDENCE, method="wilson")
     majority = float(np.bincount(tested).max() / len(tested))
