@@ -7,12 +7,14 @@ __version__ = "0.1.0"
 # Loaded at first use: DeepSpeed alone takes seconds to import, and `fastadv encode` never needs it.
 _HOMES = {
     "Config": "fastadv.config.schema",
+    "PerturbationConfig": "fastadv.config.schema",
     "load_config": "fastadv.launch.load",
     "Encoder": "fastadv.encoder",
     "PackedBatch": "fastadv.data.packing",
     "Adversary": "fastadv.perturbation",
     "EtaTable": "fastadv.perturbation",
     "Search": "fastadv.perturbation",
+    "Needs": "fastadv.objectives.needs",
     "Objective": "fastadv.objectives",
     "Step": "fastadv.engine.step.step",
     "Classifier": "fastadv.encoder.classifier.text_classifier",
