@@ -85,7 +85,7 @@ class CompiledAdversary(Adversary):
         trace = Trace(filled_surroundings(around, filled), map_rows(filled.pad, start), keeps_gradients)
         at_clean = None if at_clean is None else at_clean_filled
         end = self._run(filled.pad(x), trace, loss.on(filled), at_clean, num_gradients)
-        end, gradients = map_rows(filled.cut, end, tuple(trace.gradients))
+        end, gradients = map_rows(filled.cut, (end, tuple(trace.gradients)))
         own = Trace(around, start, keeps_gradients, list(gradients), trace.losses)
         own.nonfinite_step = filled.cut(trace.nonfinite_step)
         return Perturbation.of(self.moves, end, own)

@@ -5,7 +5,7 @@ your own, and pass ``--perturbation.search my_package.my_module:MySearch``.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -137,22 +137,11 @@ def perturbed(x: Tensor, shift: Tensor) -> Tensor:
     return (x + shift).to(x.dtype)
 
 
-def map_rows(function: Any, *parts: Any) -> Any:
-    """``parts``, nested tuples as states and gradients are, with ``function`` of each tensor in its place.
-
-    One tensor that stands in several places is mapped once, and its result stands in all of them.
-    """
-    known: dict[int, Tensor] = {}
-
-    def mapped(part: Any) -> Any:
-        if isinstance(part, Tensor):
-            if id(part) not in known:
-                known[id(part)] = function(part)
-            return known[id(part)]
-        if not isinstance(part, tuple):
-            return part
-        values = [mapped(value) for value in part]
-        return type(part)(*values) if hasattr(part, "_fields") else tuple(values)
-
-    results = tuple(mapped(part) for part in parts)
-    return results[0] if len(results) == 1 else results
+def map_rows(function: Callable[[Tensor], Tensor], part: Any) -> Any:
+    """``part``, nested tuples as states and gradients are, with ``function`` of each tensor in its place."""
+    if isinstance(part, Tensor):
+        return function(part)
+    if not isinstance(part, tuple):
+        return part
+    values = [map_rows(function, value) for value in part]
+    return type(part)(*values) if hasattr(part, "_fields") else tuple(values)

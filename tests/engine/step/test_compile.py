@@ -15,7 +15,7 @@ from fastadv.engine.step.passes import CompiledEncode
 from fastadv.perturbation import Adversary, compiled
 from fastadv.perturbation.chains import Chains
 from fastadv.perturbation.compiled import CompiledAdversary, gradients_of, moved
-from fastadv.perturbation.search import Surroundings
+from fastadv.perturbation.search import Surroundings, map_rows
 
 MAX_LENGTH = 24
 OTHERS = [
@@ -279,9 +279,7 @@ def test_cuda_graphs_are_asked_for_and_their_results_copied(monkeypatch, make_st
     found = search(adversary, *arguments)
     expected = search(step.search.adversary, *arguments)
     # The next replay writes to the last one's results.
-    for result in results:
-        for value in result:
-            value.zero_()
+    map_rows(torch.Tensor.zero_, tuple(results))
     assert_equal(found, expected)
     assert len(marks) == len(results) == 4
 
