@@ -1,4 +1,4 @@
-"""The tests that test_ranks_{supervised,taichi,text_level}.py have in common: a class to inherit from."""
+"""The tests that test_{supervised,taichi,text_level}.py have in common: a class to inherit from."""
 
 from types import ModuleType
 
@@ -36,7 +36,7 @@ class CasesOnRanks:
     def ranks(cls, request, encoder_folder, tmp_path_factory):
         """What so many ranks found; one spawn for all tests."""
         file = str(tmp_path_factory.mktemp("ranks") / "found.pt")
-        module = cls.cases.__name__.rpartition(".")[2]
+        module = cls.cases.__name__
         run_ranks(request.param, "cases_worker.py", module, encoder_folder, file, timeout_s=900)
         return request.param, torch.load(file, weights_only=True)
 

@@ -47,7 +47,7 @@ def with_torch(cases, folder, case):
 def main(module, folder, out_file):
     torch.set_num_threads(1)
     processes.init_distributed(2.0)
-    cases = importlib.import_module(f"tests.ranks.{module}")
+    cases = importlib.import_module(module)
     found = {"deepspeed": {}, "float64": {}, "mutants": {}}
     for case in cases.CASES:
         found["float64"][case] = with_torch(cases, folder, case)
