@@ -50,7 +50,7 @@ def excess(call: Call) -> float:
 
 
 def main() -> None:
-    options = arguments_of("gpu_check")
+    options = arguments_of("gpu.check")
     device = "cpu" if options.dry else "cuda"
     # The interpreter does not round to bfloat16 as a GPU does.
     dtypes = DTYPES[:1] if options.dry else DTYPES

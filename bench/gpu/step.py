@@ -60,7 +60,7 @@ def step_of(model: RobertaModel, objective: str, reuse: str, kind: str, device: 
 
 
 def main() -> None:
-    options = arguments_of("gpu_step")
+    options = arguments_of("gpu.step")
     device, config, size = ("cpu", TINY, 4) if options.dry else ("cuda", LARGE, 128)
     start, clock, dtype = time.perf_counter(), Clock(device), torch.bfloat16
     model = RobertaModel(config, add_pooling_layer=False).to(device, dtype)

@@ -122,7 +122,7 @@ def line(result: dict) -> str:
 
 
 def main() -> None:
-    options = arguments_of("gpu_time")
+    options = arguments_of("gpu.time")
     device = "cpu" if options.dry else "cuda"
     start = time.perf_counter()
     clock = Clock(device)

@@ -7,6 +7,9 @@ from typing import Any
 
 from fastadv.errors import UserError
 
+_LONGEST, _LONGEST_REASON = 80, 300
+"""characters of a name and of a reason that an error shows"""
+
 
 def find_class(path: str, base: Any, key: str) -> Any:
     """The class that ``path`` names, a subclass of ``base``; its module may lie in the current folder.
@@ -19,16 +22,17 @@ def find_class(path: str, base: Any, key: str) -> Any:
         UserError: no such form, a module that does not import, or a class that is no ``base``.
     """
     module_name, colon, class_name = path.partition(":")
+    shown = repr(path if len(path) <= _LONGEST else f"{path[: _LONGEST - 4]} ...")
     if not colon:
-        raise UserError(f"{key}: {path!r} is unknown; your own is named my_package.my_module:My{base.__name__}")
+        raise UserError(f"{key}: {shown} is unknown; your own is named my_package.my_module:My{base.__name__}")
     if os.getcwd() not in sys.path and "" not in sys.path:
         # Last, so that no file of the user's shadows a library.
         sys.path.append(os.getcwd())
     try:
         found = getattr(import_module(module_name), class_name, None)
     except Exception as error:  # whatever the user's module raises while it is imported
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{key}: {path!r} does not import: {reason}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
+        raise UserError(f"{key}: {shown} does not import: {reason}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise UserError(f"{key}: {path!r} must name a subclass of fastadv.{base.__name__}, {module_name} has {found!r}")
+        raise UserError(f"{key}: {shown} must name a subclass of fastadv.{base.__name__}, {module_name} has {found!r}")
     return found
