@@ -18,7 +18,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.distributed.zero import is_cut_up
 from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.micro_batch import Enter, MicroBatch
-from fastadv.objectives.needs import Needs
+from fastadv.objectives.base import Objective
 from fastadv.perturbation.compiled import MOST_SIZES
 from fastadv.perturbation.search import perturbed
 
@@ -62,8 +62,8 @@ class Passes:
 
     Args:
         encoder: as `Step` has it.
-        needs: which passes the objective reads.
-        second: the second network, where ``needs`` has one.
+        objective: says in its ``needs`` which passes it reads, which may change from step to step.
+        second: the second network, where the objective needs one.
         compile: none, default or cudagraphs; all but none compile the passes of sentences.
         joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
         replays_masks: whether masks of one clean view are drawn again, so that the two cannot share a pass.
@@ -73,14 +73,14 @@ class Passes:
     def __init__(
         self,
         encoder: nn.Module,
-        needs: Needs,
+        objective: Objective,
         second: nn.Module | None = None,
         compile: str = "none",
         joint_views: bool | None = False,
         replays_masks: bool = False,
         compute_dtype: torch.dtype | None = None,
     ):
-        self.encoder, self.second, self._needs = encoder, second, needs
+        self.encoder, self.second, self._objective = encoder, second, objective
         self.compiled = None if compile == "none" else CompiledEncode(encoder)
         self.joint_views, self._replays_masks = joint_views, replays_masks
         self.compute_dtype = compute_dtype
@@ -111,7 +111,7 @@ class Passes:
 
     def joins_views(self, batch: PackedBatch) -> bool:
         """Whether X and X+ pass through the encoder as one batch: not where z+ has texts of its own."""
-        needs = self._needs
+        needs = self._objective.needs
         if self._replays_masks or not needs.positive or batch.positive is not None or needs.tokens:
             return False
         if self.joint_views is None:
@@ -121,7 +121,7 @@ class Passes:
 
     def encode_clean(self, piece: MicroBatch) -> CleanPasses:
         """The clean passes of ``piece``: z, z+, given hard negatives, variants, and those of the second network."""
-        needs, sentences = self._needs, self._encode_sentences(piece)
+        needs, sentences = self._objective.needs, self._encode_sentences(piece)
         batch, second, second_variants = piece.batch, None, {}
         variants = {name: piece.run(self._encode_texts, replace(texts)) for name, texts in batch.variants.items()}
         if self.second is not None:
@@ -145,13 +145,13 @@ class Passes:
     def encode_adversarial(self, piece: MicroBatch, clean: CleanPasses, delta: Tensor) -> Passed:
         """h (b, D) of X + delta (t, E), under a mask of its own; and its last states (t, D), where asked for."""
         batch = piece.batch
-        if self._needs.adversarial.tokens:
+        if self._objective.needs.adversarial.tokens:
             return piece.run(lambda: self.encoder.encode_with_tokens(perturbed(clean.x(), delta), batch))
         return piece.run(lambda: self.encode(perturbed(clean.x(), delta), batch)), None
 
     def _encode_sentences(self, piece: MicroBatch) -> dict[str, Any]:
         """The fields of `CleanPasses` that are of the sentences themselves and of what stands beside them."""
-        needs, batch, device = self._needs, piece.batch, piece.sentences.input_ids.device
+        needs, batch, device = self._objective.needs, piece.batch, piece.sentences.input_ids.device
         # One look-up serves both views.
         embed = self.encoder.embedder(batch) if piece.is_only else None
         pooled = tokens = positive = hard_negative = keys_masks = None
@@ -193,7 +193,7 @@ class Passes:
     def _encode_query(self, batch: PackedBatch, embed: Callable[[], Tensor] | None) -> tuple:
         x, x_masks = self._embed_first(batch, embed)
         masks = DropoutReplay(x.device)
-        if self._needs.tokens:
+        if self._objective.needs.tokens:
             return self.encoder.encode_with_tokens(x, batch), x, x_masks, masks
         return (self.encode(x, batch), None), x, x_masks, masks
 
@@ -208,12 +208,16 @@ class Passes:
         return self.encode((embed or self.encoder.embedder(texts))(), texts)
 
     def _encode_texts(self, texts: PackedBatch) -> Passed:
-        return self._encode_by(self.encoder, texts) if self._needs.tokens else (self._encode_again(texts), None)
+        return (
+            self._encode_by(self.encoder, texts) if self._objective.needs.tokens else (self._encode_again(texts), None)
+        )
 
     def _encode_by(self, network: nn.Module, texts: PackedBatch) -> Passed:
         """A pass of ``network`` from the token ids on, under a dropout mask of its own."""
         x = network.embed(texts)
-        return network.encode_with_tokens(x, texts) if self._needs.tokens else (network.encode(x, texts), None)
+        return (
+            network.encode_with_tokens(x, texts) if self._objective.needs.tokens else (network.encode(x, texts), None)
+        )
 
 
 class CompiledEncode:

@@ -95,7 +95,7 @@ class Step(nn.Module):
         is_searched = needs.adversarial is not None
         # Views of which one's masks are drawn again cannot share a pass.
         replays_masks = is_searched and (self.plan.inner_dropout == "frozen" or self.plan.reuse == "none")
-        self.passes = Passes(encoder, needs, second, compile, joint_views, replays_masks, compute_dtype)
+        self.passes = Passes(encoder, objective, second, compile, joint_views, replays_masks, compute_dtype)
         self.search: BatchSearch | None = None
         if is_searched:
             search = objective.make_search(self.plan) if search is None else search

@@ -1,6 +1,7 @@
 """What must hold of a step whatever the encoder: order, padding, zero radii, zero and huge gradients."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -166,3 +167,13 @@ def test_a_skipped_step_says_so_keeps_the_others_and_writes_nothing(make_step, s
     poisoned.step.discard()
     poisoned.step.commit()
     assert torch.equal(poisoned.step.eta_table.table, before)
+
+
+def test_passes_follow_needs_that_change_from_step_to_step(make_step, sentences):
+    """As CARL's do, which reads no clean pass before its contrast begins."""
+    step = make_step(objective="simcse").step
+    piece = MicroBatch(step.encoder.pack(sentences), 0, True, ())
+    assert step.passes.encode_clean(piece).pooled is not None
+    step.objective.needs = replace(step.objective.needs, clean=False, positive=False)
+    clean = step.passes.encode_clean(piece)
+    assert clean.pooled is None and clean.positive is None and clean.x().shape[0] == piece.batch.num_tokens
