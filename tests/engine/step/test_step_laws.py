@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fastadv.engine.step.micro_batch import MicroBatch
 from fastadv.perturbation import NonFiniteGradient
 
 NORMS = ["linf", "l2", "l1"]
