@@ -5,7 +5,8 @@
 
 A refactor is to leave all of it as it was. Every config trains the packaged MiniLM on the packaged film reviews, or on
 texts made of them, with its own objective, search, optimizer and engine; a config that wants what no package has is
-named and left out. Run it alone: the result depends on the number of threads, not on the load.
+named and left out. Run it alone: the result depends on the number of threads
+and on whether the C++ library is there, not on the load.
 """
 
 import argparse
