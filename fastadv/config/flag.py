@@ -25,8 +25,9 @@ class Flag:
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     least: int | None = None
-    """of a whole number"""
+    """Least whole number that is allowed; None: no lower bound."""
     most: int | None = None
+    """Largest whole number that is allowed; None: no upper bound."""
     is_zero_none: bool = False
     """0 stands for None: no limit"""
     is_required: bool | None = None

@@ -241,6 +241,7 @@ class LossSizes:
 OLD_FLAGS = {
     *("uses_positive", "uses_adversary", "uses_keys", "uses_clean", "uses_anchor", "uses_average", "uses_tokens"),
     *("uses_adversarial_tokens", "uses_second_network", "uses_labels", "attack_at_epochs", "perturbation_methods"),
+    *("variants", "victim", "raised_term", "detection"),
 }
 """Names by which an objective said what it needs before `Needs`; one that still does is refused, not ignored"""
 

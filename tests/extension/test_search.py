@@ -6,10 +6,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from fastadv import Adversary, Trainer, UserError, load_config
+from fastadv import Adversary, PerturbationConfig, Trainer, UserError, load_config
 from fastadv.dry_run import describe_plan
 from fastadv.engine.checkpoints.checkpoint import EXTRA_STATE
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
+from fastadv.perturbation.chains import MixedSearch
 from fastadv.perturbation.compiled import CompiledAdversary
 
 SEARCH = '''
@@ -135,3 +136,15 @@ def test_a_name_that_is_no_search_is_one_line(name, reason):
     with pytest.raises(UserError) as caught:
         load_config(overrides=[f"--perturbation.search={name}"])
     assert reason in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_subclass_whose_move_is_its_own_has_a_graph_a_step():
+    """Its steps may differ by their number, which a graph that two steps share would not see."""
+    plan = PerturbationConfig(epsilon=0.1, num_steps=3).resolve()
+
+    class Own(MixedSearch):
+        def move(self, state, step, grads, around):
+            return super().move(state, step, grads, around)
+
+    assert len({MixedSearch(plan).kind_of_step(step) for step in (1, 2, 3)}) == 1
+    assert [Own(plan).kind_of_step(step) for step in (1, 2, 3)] == [1, 2, 3]

@@ -166,6 +166,7 @@ def test_an_option_out_of_its_bounds_is_refused_in_one_line(name, option, values
         assert str(caught.value) == f"objective_options.{option} = {show(value)}: expected {allowed}"
 
 
-def test_a_flag_of_before_is_refused_and_not_ignored():
-    with pytest.raises(TypeError, match=r"Old\.uses_adversary: expected `needs = Needs\(\.\.\.\)`"):
-        type("Old", (Objective,), {"uses_adversary": True})
+@pytest.mark.parametrize("flag, value", [("uses_adversary", True), ("variants", ("fickle",)), ("raised_term", "kl")])
+def test_a_flag_of_before_is_refused_and_not_ignored(flag, value):
+    with pytest.raises(TypeError, match=rf"Old\.{flag}: expected `needs = Needs\(\.\.\.\)`"):
+        type("Old", (Objective,), {flag: value})

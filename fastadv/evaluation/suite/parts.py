@@ -60,7 +60,7 @@ class Found:
     """model → why it has nothing"""
     warnings: List[str] = field(default_factory=list)
     findings: List[dict] = field(default_factory=list)
-    """of models beside their controls (`fastadv.evaluation.text_report.findings`)"""
+    """Findings on models beside their controls (`fastadv.evaluation.text_report.findings`)"""
     baseline: Optional[str] = None
     """the name of the model that the part's own files compare the others with, where they do"""
 
@@ -75,7 +75,7 @@ class SuiteOptions:
     parts: Optional[Tuple[str, ...]] = None
     """names of `fastadv.evaluation.suite.choice.PARTS`, or ``my_package.my_module:MyPart``; None: all of `PARTS`"""
     recipes: Optional[Tuple[str, ...]] = None
-    """of the attacks on text; None: those of `fastadv.evaluation.suite.attacks.DEFAULT_RECIPES`"""
+    """Recipes of the attacks on text; None: those of `fastadv.evaluation.suite.attacks.DEFAULT_RECIPES`"""
     adv_sts_recipe: str = "pwws"
     labelled: AttackedData = AttackedData("demo:imdb")
     max_pairs: Optional[int] = None
@@ -111,11 +111,11 @@ class Part(ABC):
     """
 
     name: str
-    """of the part, its folder and its numbers"""
+    """Name of the part, of its folder and of its numbers."""
     version: int = 1
     """raised where equal settings would give other numbers"""
     seed: Optional[int] = None
-    """of its draws; None where it has none"""
+    """Seed of what the part draws; None where it draws nothing."""
 
     @classmethod
     def from_options(cls, options: SuiteOptions) -> "Sequence[Part]":

@@ -92,7 +92,7 @@ class LabelledText(NamedTuple):
     """A text, or a pair of texts, to attack."""
 
     row: int
-    """of its source, from 0"""
+    """Row of the source that the text is from, counted from 0."""
     texts: Texts
     label: int
     """as the model numbers its classes"""
