@@ -1,0 +1,1 @@
+"""Small changes of a text: typing errors and synonyms, which keep its meaning, and flips, which do not."""

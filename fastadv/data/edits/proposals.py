@@ -1,0 +1,144 @@
+"""Proposals: edited copies of a text, drawn by (seed, epoch, row, number) and by nothing else."""
+
+import random
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Sequence
+
+from fastadv.data.edits.kinds import Edits
+from fastadv.data.edits.typing_errors import is_typed_letter
+from fastadv.data.variants.word_sets import words_of
+
+PROTECTED = (
+    r"(?:https?://|www\.)\S+",
+    r"[\w.+-]{1,64}@[\w.-]{1,255}",
+    r"<[^<>]{1,200}>",
+    r"&#?\w{1,10};",
+    r"[@#]\w+",
+)
+"""What no edit of a word touches: addresses, mark-up, and names with @ and #. Nor is a word what has a digit."""
+
+_MIN_LETTERS = 2
+_TRIES = 4
+"""Edits drawn for a word before it is left as it is."""
+
+Texts = tuple[str, ...]
+"""a text, or the two of a pair"""
+
+
+@dataclass(frozen=True)
+class Proposer:
+    """Draws proposals. Pickles, for loader processes.
+
+    Args:
+        edits: what a word, or a whole text, may become.
+        num_proposals: K, proposals of each row.
+        word_share: bounds of the share of words that a proposal changes, drawn for each proposal; one word at least.
+        protected: regular expressions of what stays as it is, besides `PROTECTED`.
+        min_letters: words of fewer letters stay as they are.
+        seed: of the run.
+        side: sets draws of the two sides of a row apart: edits that keep its meaning, and flips.
+    """
+
+    edits: Edits
+    num_proposals: int
+    word_share: tuple[float, float] = (0.1, 0.5)
+    protected: tuple[str, ...] = ()
+    min_letters: int = 4
+    seed: int = 0
+    side: str = "text"
+
+    def of(self, row: int, texts: Texts, epoch: int) -> list[Texts | None]:
+        """K proposals for the texts of a row; None in the place of one that is the row's texts themselves.
+
+        The first k of K are those of a proposer with ``num_proposals`` k.
+        """
+        generator = generator_of(self.seed, epoch, row, self.side)
+        segments = [_segments(text, self._pattern, self.min_letters) for text in texts]
+        proposals: list[Texts | None] = []
+        for _ in range(self.num_proposals):
+            drawn = self._drawn(texts, segments, random.Random(generator.getrandbits(64)))
+            proposals.append(None if drawn == texts or not all(map(str.strip, drawn)) else drawn)
+        return proposals
+
+    @property
+    def _pattern(self) -> re.Pattern:
+        return _compiled((*PROTECTED, *self.protected))
+
+    def _drawn(self, texts: Texts, segments: Sequence[list[str]], generator: random.Random) -> Texts:
+        of_words, of_texts = self.edits.of_words, self.edits.of_texts
+        which = int(generator.random() * (bool(of_words) + len(of_texts)))
+        if of_words and which == 0:
+            return self._with_words(segments, generator)
+        edit = of_texts[which - bool(of_words)]
+        for part in generator.sample(range(len(texts)), len(texts)):
+            edited = edit(texts[part], generator)
+            if edited != texts[part]:
+                return (*texts[:part], edited, *texts[part + 1 :])
+        return texts
+
+    def _with_words(self, segments: Sequence[list[str]], generator: random.Random) -> Texts:
+        """Texts joined again of their segments, of which a drawn share is edited; every second one is a word."""
+        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
+        least, most = self.word_share
+        count = round((least + (most - least) * generator.random()) * len(places))
+        chosen = generator.sample(range(len(places)), min(len(places), max(1, count)))
+        edited: dict[tuple[int, int], str] = {}
+        for index in chosen:
+            part, i = places[index]
+            edited[part, i] = self._edited(segments[part][i], generator)
+        return tuple(
+            "".join(edited.get((part, i), piece) for i, piece in enumerate(of_text))
+            for part, of_text in enumerate(segments)
+        )
+
+    def _edited(self, word: str, generator: random.Random) -> str:
+        of_words = self.edits.of_words
+        for _ in range(_TRIES):
+            new = of_words[int(generator.random() * len(of_words))](word, generator)
+            if new != word:
+                return new
+        return word
+
+
+def generator_of(seed: int, epoch: int, row: int, side: str) -> random.Random:
+    """The generator of one row's draws in one epoch."""
+    digest = blake2b(f"{seed} {epoch} {row} {side}".encode(), digest_size=8).digest()
+    return random.Random(int.from_bytes(digest, "little"))
+
+
+def _segments(text: str, protected: re.Pattern, min_letters: int) -> list[str]:
+    """Pieces of ``text`` that join to it again: what stays, and at odd places a word that may change with the space
+    after it.
+
+    A word of a script that is not typed letter by letter stays.
+    """
+    shielded = [match.span() for match in protected.finditer(text)]
+    pieces, end, at = [], 0, 0
+    for word in words_of(text):
+        while at < len(shielded) and shielded[at][1] <= word.start:
+            at += 1
+        if at < len(shielded) and shielded[at][0] < word.end:
+            continue
+        if sum(map(is_typed_letter, word.text)) < min_letters:
+            continue
+        stop = word.end
+        while stop < len(text) and text[stop] in " \t":
+            stop += 1
+        if stop == len(text):
+            # A space at the end joins nothing.
+            stop = word.end
+        pieces += [text[end : word.start], text[word.start : stop]]
+        end = stop
+    return [*pieces, text[end:]]
+
+
+_PATTERNS: dict[tuple[str, ...], re.Pattern] = {}
+
+
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern:
+    """One pattern of all, compiled once a process."""
+    if patterns not in _PATTERNS:
+        _PATTERNS[patterns] = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    return _PATTERNS[patterns]
