@@ -1,4 +1,4 @@
-"""Edits of a text: one small change each, never a fault, and proposals that depend on (seed, epoch, row, number) alone."""
+"""Edits of a text: one small change each, never a fault; proposals are drawn by (seed, epoch, row, number) alone."""
 
 import pickle
 import random
