@@ -24,6 +24,7 @@ from fastadv.config.bounds import (
     Trackers,
 )
 from fastadv.config.search_plan import Norm, SearchPlan
+from fastadv.config.text_search import TextSearchConfig
 
 
 @dataclass
@@ -147,6 +148,8 @@ class PerturbationConfig:
     """adaptive: optimizer steps between batches that take all gradients, to learn how many are needed"""
     agreement: PositiveShare = 0.99
     """adaptive: mean cosine to all later gradients at which one stands for them"""
+    text: TextSearchConfig = field(default_factory=TextSearchConfig)
+    """the search over texts"""
 
     def resolve(self) -> SearchPlan:
         """The search with every setting explicit. All methods but mixed search one chain, without eta; FGM and FGSM
@@ -337,14 +340,24 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
-SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
-"""The stages of a run by name"""
+def _sections_of(owner: type, prefix: str = "") -> dict[str, type]:
+    kinds = {f"{prefix}{name}": kind for name, kind in get_type_hints(owner).items() if is_dataclass(kind)}
+    return {
+        key: each
+        for name, kind in kinds.items()
+        for key, each in ((name, kind), *_sections_of(kind, f"{name}.").items())
+    }
+
+
+SECTIONS = _sections_of(Config)
+"""The sections of a configuration by dotted name, each before those inside of it"""
 
 
 def field_types() -> dict[str, Any]:
     """Type and bounds by dotted key of everything in ``Config`` but the objective's options."""
     inner = {name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()}
     types = {f"{section}.{name}": hint for section, hints in inner.items() for name, hint in hints.items()}
+    types = {key: hint for key, hint in types.items() if key not in SECTIONS}
     return types | {"objective": get_type_hints(Config, include_extras=True)["objective"]}
 
 

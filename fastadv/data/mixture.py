@@ -49,8 +49,7 @@ class JoinedText:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         which = bisect_right(self._starts, index) - 1
-        row = self.texts[which][index - self._starts[which]]
-        return {**row, "row": index} if "row" in row else row
+        return {**self.texts[which][index - self._starts[which]], "row": index}
 
     def token_pieces(self) -> Iterator[np.ndarray]:
         """The ``input_ids`` of all rows end to end, in int32 pieces (n,)."""

@@ -6,6 +6,7 @@ Shapes: ``B`` sentences, ``T`` real tokens of all of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -43,12 +44,17 @@ class PackedBatch:
     none"""
     is_present: Tensor | None = None
     """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""
+    proposals: Mapping[str, Sequence["PackedBatch"]] = field(default_factory=dict)
+    """K edited copies of each sentence, in their order, for each side of `fastadv.data.edits`: ``text`` keeps what the
+    sentence says, ``flip`` does not. Each has `is_present`"""
     remembered: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Results that every pass of this batch shares, by name, kept by whoever computes them. A batch that `replace` or
     `to` makes of this one starts without any"""
 
     def __post_init__(self):
-        for name, given in {"positive": self.positive, "hard_negative": self.hard_negative, **self.variants}.items():
+        given_texts = {"positive": self.positive, "hard_negative": self.hard_negative, **self.variants}
+        given_texts |= {f"{side} {k}": each for side, drawn in self.proposals.items() for k, each in enumerate(drawn)}
+        for name, given in given_texts.items():
             if given is not None and given.num_sentences != self.num_sentences:
                 raise ValueError(f"{name} has {given.num_sentences} sentences, the batch {self.num_sentences}")
 
@@ -82,7 +88,9 @@ class PackedBatch:
         for name in ("positive", "hard_negative"):
             given = getattr(self, name)
             moved[name] = None if given is None else given.to(device)
-        return replace(self, variants={name: texts.to(device) for name, texts in self.variants.items()}, **moved)
+        moved["variants"] = {name: texts.to(device) for name, texts in self.variants.items()}
+        moved["proposals"] = {side: [each.to(device) for each in drawn] for side, drawn in self.proposals.items()}
+        return replace(self, **moved)
 
     def twice(self) -> "PackedBatch":
         """The sentences twice: row B + b is row b once more. What is given with them is left out."""
@@ -111,6 +119,7 @@ class PackedBatch:
         given = {name: getattr(self, name) for name in ("positive", "hard_negative")}
         given = {name: [None] * num_parts if whole is None else whole.split(num_parts) for name, whole in given.items()}
         variants = {name: texts.split(num_parts) for name, texts in self.variants.items()}
+        proposals = {side: [each.split(num_parts) for each in drawn] for side, drawn in self.proposals.items()}
         parts = []
         for i, (first, end) in enumerate(zip(bounds, bounds[1:])):
             tokens = slice(ends[first], ends[end])
@@ -126,11 +135,48 @@ class PackedBatch:
                     labels=None if self.labels is None else self.labels[first:end],
                     row_ids=None if self.row_ids is None else self.row_ids[first:end],
                     variants={name: of_parts[i] for name, of_parts in variants.items()},
+                    proposals={side: [each[i] for each in drawn] for side, drawn in proposals.items()},
                     is_present=None if self.is_present is None else self.is_present[first:end],
                     **{name: of_parts[i] for name, of_parts in given.items()},
                 )
             )
         return parts
+
+    @classmethod
+    def end_to_end(cls, batches: Sequence["PackedBatch"]) -> "PackedBatch":
+        """The sentences of ``batches`` as one batch, in their order. What is given with them is left out."""
+        starts = accumulate([batch.num_tokens for batch in batches], initial=0)
+        ends = [batch.cu_seqlens[1:] + start for batch, start in zip(batches, starts)]
+        columns = ("input_ids", "token_type_ids", "position_ids", "is_special", "sentence_ids")
+        return cls(
+            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in columns},
+            cu_seqlens=torch.cat([batches[0].cu_seqlens[:1], *ends]),
+            max_seqlen=max(batch.max_seqlen for batch in batches),
+        )
+
+    @classmethod
+    def chosen(cls, batches: Sequence["PackedBatch"], index: Tensor) -> "PackedBatch":
+        """Sentence b of batch ``index[b]``, for each b; all batches are variants of the same B sentences.
+
+        Args:
+            index: (B,) int64. A GPU is asked once, for the lengths of the chosen sentences.
+        """
+        whole, num_sentences = cls.end_to_end(batches), batches[0].num_sentences
+        rows = index * num_sentences + torch.arange(num_sentences, device=index.device)
+        lengths = whole.lengths[rows]
+        on_host = lengths.tolist()
+        num_tokens = sum(on_host)
+        cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        shifts = torch.repeat_interleave(whole.cu_seqlens[rows] - cu_seqlens[:-1], lengths, output_size=num_tokens)
+        tokens = shifts + torch.arange(num_tokens, device=index.device)
+        of_tokens = ("input_ids", "token_type_ids", "position_ids", "is_special")
+        return cls(
+            **{name: getattr(whole, name)[tokens] for name in of_tokens},
+            cu_seqlens=cu_seqlens.int(),
+            max_seqlen=max(on_host),
+            sentence_ids=whole.sentence_ids[rows],
+            is_present=torch.stack([batch.is_present for batch in batches]).flatten()[rows],
+        )
 
     @classmethod
     def from_token_lists(

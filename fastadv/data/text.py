@@ -84,6 +84,7 @@ class TokenizedText:
     * ``is_special`` (length,) bool,
     * ``sentence_id`` int, see `sentence_id`,
     * ``length`` int,
+    * ``row`` int, i,
 
     and for records of a sentence with its positive, and with a hard negative, the same under names that begin with
     ``positive_`` and ``negative_``.
@@ -156,6 +157,7 @@ class TokenizedText:
             values[f"{prefix}is_special"] = special.slice(start, end - start).to_numpy(zero_copy_only=False)
             values[f"{prefix}sentence_id"] = int(ids[row])
             values[f"{prefix}length"] = end - start
+        values["row"] = index
         return values
 
     def _place_of(self, index: int) -> Tuple[int, int]:

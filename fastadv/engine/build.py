@@ -190,6 +190,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
         # From stage 1 on DeepSpeed itself casts the weights.
         torch.bfloat16 if engine.precision == "bf16" and engine.zero_stage == 0 else None,
         None if own_search is None else find_class(own_search, Search, "perturbation.search")(plan),
+        config.perturbation.text,
     )
 
 

@@ -12,6 +12,7 @@ from fastadv.data.labelled.labels import LabelMap, describe_classes
 from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
+from fastadv.data.raw_texts import raw_texts
 from fastadv.data.text import TokenizedText, collate
 from fastadv.data.variants.text_variants import TextVariants, VariantData
 from fastadv.distributed.processes import first_rank_first, rank, world_size
@@ -60,6 +61,7 @@ class TrainingData:
         self._config, self._collate = config, partial(collate, position_offset=encoder.position_offset)
         self._variant_data: VariantData | None = None
         counts = [len(text) for text in texts]
+        self._encoder, self._tokenised = encoder, texts
         if data.word_sets is not None or data.pairs is not None:
             self._variant_data = self._read_variants()
             rows = self._variant_data.rows
@@ -112,19 +114,20 @@ class TrainingData:
 
     def use_variants(self, objective: Objective, encoder: Any) -> None:
         """Has batches bring the variants that ``objective`` asks for."""
-        if not objective.needs.variants:
+        needs, config = objective.needs, self._config
+        if not needs.variants and needs.text is None:
             return
         if self._variant_data is None:
             self._variant_data = self._read_variants()
-        self.variants = self._variant_data.variants(encoder, self._config.train.seed)
-        self.variants.keep(objective.needs.variants)
+        self.variants = self._variant_data.variants(encoder, config.train.seed, config.perturbation.text, needs.flip)
+        self.variants.keep(needs.variants)
 
     def _read_variants(self) -> VariantData:
-        sources = [source.path for source in weighted_sources(self._config.data.train)]
-        found = VariantData.read(sources, self._config.data)
-        if found.rows is None and len(found.texts) != len(self.text):
-            raise ValueError(f"{len(found.texts)} texts for {len(self.text)} tokenised rows")
-        return found
+        data = self._config.data
+        sources = [source.path for source in weighted_sources(data.train)]
+        # The first rank of a machine reads, the others map what it wrote.
+        texts = first_rank_first(lambda: raw_texts(sources, self._tokenised, data, self._encoder.tokenize))
+        return VariantData.read(data, texts)
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
         """This rank's share of each batch that is left of an epoch after its first ``start_batch``."""

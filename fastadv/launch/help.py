@@ -56,6 +56,8 @@ def help_text(objective: str = Config.objective) -> str:
         group = parser.add_argument_group(f"{section}: {stage.__doc__.splitlines()[0].rstrip('.')}")
         about = _said_of(stage)
         for key in fields(stage):
+            if f"{section}.{key.name}" in SECTIONS:
+                continue
             default = key.default_factory() if key.default is MISSING else key.default
             _add(group, f"{section}.{key.name}", types[f"{section}.{key.name}"], default, about[key.name])
     group = parser.add_argument_group(f"{OPTIONS}: those of {objective}")

@@ -78,7 +78,10 @@ def build_config(path: str | None, overrides: Mapping[str, str], other_names: It
     from fastadv.launch.checks_objective import check_objective
     from fastadv.objectives import resolve_objective
 
-    config = Config(**stages.pop(""), **{section: SECTIONS[section](**values) for section, values in stages.items()})
+    for section in reversed(SECTIONS):
+        parent, _, name = section.rpartition(".")
+        stages[parent][name] = SECTIONS[section](**stages[section])
+    config = Config(**stages[""])
     objective = resolve_objective(config.objective)
     config.objective_options = complete_options(objective, options)
     check_config(config)

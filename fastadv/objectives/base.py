@@ -98,6 +98,20 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class EditedView:
+    """What the encoder makes of the proposal that was chosen of each sentence."""
+
+    query: Tensor
+    """(B, D) z_text; of a sentence without a proposal, the view of the sentence itself under another mask"""
+    pooled: Tensor
+    """(B, D) h, what z_text is the projection of"""
+    is_present: Tensor
+    """(B,) bool, whether the sentence has a proposal"""
+    keys: Optional[Keys] = None
+    """z_text of the global batch; where `TextView.keys`"""
+
+
+@dataclass(frozen=True)
 class SecondViews:
     """What the second network makes of the same texts; where `Needs.second_network`."""
 
@@ -156,6 +170,10 @@ class Views:
     """other texts of the sentences by name; those of `Needs.variants` that this epoch has any of"""
     second: Optional[SecondViews] = None
     """the second network's; where `Needs.second_network`"""
+    text: Optional[EditedView] = None
+    """the worst proposal of each sentence; where `Needs.text`"""
+    flip: Optional[EditedView] = None
+    """the nearest flipped copy of each sentence; where `Needs.flip`"""
 
     def mean(self, row_losses: Tensor) -> Tensor:
         """The mean of ``row_losses`` (B,) over the global batch.
@@ -289,6 +307,13 @@ class Objective(nn.Module):
 
         ``views`` has the perturbed point's ``query`` and ``pooled``, ``sentence_ids``, ``labels``, ``batch``, and
         ``positive_keys`` and ``anchor`` as constants.
+        """
+        raise NotImplementedError
+
+    def row_losses(self, views: Views) -> Tensor:
+        """(B,) what the text search raises: the inner loss of each row, at one proposal a sentence; no graph is kept.
+
+        ``views`` is as in `inner_loss`. Called where `Needs.text`, or an option, asks for a text view.
         """
         raise NotImplementedError
 

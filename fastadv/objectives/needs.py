@@ -22,6 +22,16 @@ class AdversarialView:
 
 
 @dataclass(frozen=True)
+class TextView:
+    """What an objective needs of z_text = f(x~), the view of the sentence's worst proposal (`perturbation.text`)."""
+
+    keys: bool = False
+    """Whether z_text is gathered over all ranks, for queries to be compared with."""
+    is_positive: bool = False
+    """Whether z_text takes the place of z+, which is then not computed: its keys are the positive keys."""
+
+
+@dataclass(frozen=True)
 class EpochAttack:
     """An attack on random training texts at the start of epochs, by the model as it is then (A2T, METHODS 4)."""
 
@@ -76,6 +86,10 @@ class Needs:
     """Whether the clean pass and those of variants give their token states too."""
     adversarial: AdversarialView | None = None
     """View at a searched perturbation; None: nothing is searched."""
+    text: TextView | None = None
+    """View of the worst edited copy of each sentence that keeps its meaning; None: none is searched."""
+    flip: bool = False
+    """Whether the view of the nearest flipped copy of each sentence is computed, which says another thing."""
     variants: tuple[str, ...] = ()
     """Names of other texts of each sentence that the loss reads: fickle (synonyms: the label stays), obstinate (an
     antonym: it flips), adversarial (an attack's text, of ``data.pairs`` or of `epoch_attack`)."""

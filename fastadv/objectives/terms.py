@@ -11,6 +11,7 @@ TERMS = frozenset(
         "contrast_original",
         "contrastive",
         "fickle",
+        "flip",
         "kl",
         "kl_adversarial",
         "kl_clean",
@@ -19,6 +20,7 @@ TERMS = frozenset(
         "reconstruction",
         "rtd",
         "smoothness",
+        "text",
         "triplet",
     )
 )

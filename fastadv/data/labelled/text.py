@@ -109,7 +109,6 @@ class LabelledText(TokenizedText):
         row = super().__getitem__(index)
         which, at = self._place_of(index)
         row["label"] = self._ids[int(self._label_views[which][at])]
-        row["row"] = index
         if self.is_pair:
             if self._type_views[which] is None:
                 types = self._batches[which].column("token_type_ids")

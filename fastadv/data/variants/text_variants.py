@@ -7,6 +7,7 @@
 | ``adversarial`` | what an attack made of it | ``data.pairs``, or the attack at an epoch's start |
 
 A text without such a variant stands in its place itself, and ``is_present`` says so: all ranks pass equally many texts.
+Proposals of the search over texts (`fastadv.data.edits`) are given the same way, K of them for each text.
 """
 
 import hashlib
@@ -18,7 +19,9 @@ from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 import torch
 
 from fastadv.config.schema import DataConfig
-from fastadv.data.labelled.find import read_labelled
+from fastadv.config.text_search import TextSearchConfig
+from fastadv.data.edits.kinds import make_edits
+from fastadv.data.edits.proposals import Proposer
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.data.tokenize_texts import tokenize
@@ -66,16 +69,6 @@ class Found:
         return self.pairs.get(texts)
 
 
-def read_raw_texts(sources: Sequence[str], data: DataConfig) -> List[Texts]:
-    """The training texts as they are, in the order of the tokenised rows."""
-    texts: List[Texts] = []
-    for source in sources:
-        found = read_labelled(source, data.label_field, data.field, data.pair_field, data.split)
-        columns = (found.first,) if found.second is None else (found.first, found.second)
-        texts.extend(list(zip(*columns))[: data.max_sentences])
-    return texts
-
-
 def paired_rows(texts: Sequence[Texts], pairs: Mapping[Texts, Texts], path: str) -> List[int]:
     """Rows of ``texts`` that have a pair.
 
@@ -98,12 +91,20 @@ class TextVariants:
         texts: of each training row.
         encoder: gives ``tokenizer``, ``max_length``, ``num_token_types`` and ``position_offset``.
         sources: one a kind of variant.
+        proposers: draw the proposals of each side of `PackedBatch.proposals`.
     """
 
-    def __init__(self, texts: Sequence[Texts], encoder, sources: Sequence[VariantSource] = ()):
+    def __init__(
+        self,
+        texts: Sequence[Texts],
+        encoder,
+        sources: Sequence[VariantSource] = (),
+        proposers: Sequence[Proposer] = (),
+    ):
         self._texts = texts
         self._cut = _Cut(encoder.tokenizer, encoder.max_length, encoder.num_token_types, encoder.position_offset)
         self._sources: Dict[str, VariantSource] = {source.name: source for source in sources}
+        self._proposers = tuple(proposers)
 
     @property
     def texts(self) -> Sequence[Texts]:
@@ -121,7 +122,8 @@ class TextVariants:
 
     def collate(self, collate: Callable[[Sequence[Dict]], PackedBatch], epoch: int):
         """``collate``, its batches with their variants in ``epoch``."""
-        return partial(_with_variants, collate, self._texts, list(self._sources.values()), self._cut, epoch)
+        sources = list(self._sources.values())
+        return partial(_with_variants, collate, self._texts, sources, self._proposers, self._cut, epoch)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def _with_variants(
     collate: Callable[[Sequence[Dict]], PackedBatch],
     texts: Sequence[Texts],
     sources: Sequence[VariantSource],
+    proposers: Sequence[Proposer],
     cut: _Cut,
     epoch: int,
     rows: Sequence[Dict],
@@ -156,7 +159,21 @@ def _with_variants(
         is_present = torch.tensor([text is not None for text in found])
         filled = [texts[number] if text is None else text for number, text in zip(numbers, found)]
         variants[source.name] = replace(cut(filled), is_present=is_present)
-    return replace(batch, variants=variants)
+    proposals = {proposer.side: _proposals(proposer, texts, numbers, cut, epoch) for proposer in proposers}
+    return replace(batch, variants=variants, proposals=proposals)
+
+
+def _proposals(
+    proposer: Proposer, texts: Sequence[Texts], numbers: Sequence[int], cut: _Cut, epoch: int
+) -> List[PackedBatch]:
+    """The K proposals of each row, as K batches in the rows' order."""
+    drawn = [proposer.of(number, texts[number], epoch) for number in numbers]
+    by_proposal = list(zip(*drawn, strict=True))
+    # One call of the tokenizer for all.
+    filled = [texts[number] if text is None else text for of_k in by_proposal for number, text in zip(numbers, of_k)]
+    parts = cut(filled).split(len(by_proposal))
+    is_present = [torch.tensor([text is not None for text in of_k]) for of_k in by_proposal]
+    return [replace(part, is_present=present) for part, present in zip(parts, is_present)]
 
 
 @dataclass(frozen=True)
@@ -165,7 +182,7 @@ class VariantData:
 
     word_sets: Optional[WordSets]
     pairs: Optional[Dict[Texts, Texts]]
-    texts: List[Texts]
+    texts: Sequence[Texts]
     """of each training row that is left"""
     rows: Optional[List[int]]
     """the training rows that are left; None: all"""
@@ -173,15 +190,18 @@ class VariantData:
     """equal for equal word sets and pairs"""
 
     @classmethod
-    def read(cls, sources: Sequence[str], data: DataConfig) -> "VariantData":
-        """Reads ``data.word_sets`` and ``data.pairs``, and the training texts as they are.
+    def read(cls, data: DataConfig, texts: Sequence[Texts]) -> "VariantData":
+        """Reads ``data.word_sets`` and ``data.pairs``.
+
+        Args:
+            texts: of each training row, as they are.
 
         Raises:
             UserError: a file that cannot be read or is none of its kind, or pairs of other texts.
         """
         word_sets = None if data.word_sets is None else WordSets.load(data.word_sets)
         pairs = None if data.pairs is None else read_pairs(data.pairs)
-        texts, rows = read_raw_texts(sources, data), None
+        rows = None
         if pairs is not None:
             paired = paired_rows(texts, pairs, data.pairs)
             logger.info("%s of %s training texts have a pair in %s", f"{len(paired):,}", f"{len(texts):,}", data.pairs)
@@ -193,11 +213,28 @@ class VariantData:
         digest.update(repr((None if pairs is None else sorted(pairs.items()), data.unpaired)).encode())
         return cls(word_sets, pairs, texts, rows, digest.hexdigest())
 
-    def variants(self, encoder, seed: int) -> TextVariants:
-        """All kinds that these data give."""
+    def variants(self, encoder, seed: int, text: TextSearchConfig, needs_flips: bool) -> TextVariants:
+        """All kinds that these data give, and the proposals that ``text`` names.
+
+        Raises:
+            UserError: edits that need word sets, or functions of the user's own that do not import.
+        """
+        proposers = []
+        if text.edits:
+            proposers.append(self._proposer(text, seed, "text", text.edits, text.num_proposals))
+        if needs_flips:
+            proposers.append(self._proposer(text, seed, "flip", text.flips, text.num_flips))
         kinds: List[VariantSource] = []
         if self.word_sets is not None:
             kinds += [Drawn(name, self.word_sets, seed) for name in OF_WORD_SETS]
         if self.pairs is not None:
             kinds.append(Found(self.pairs))
-        return TextVariants(self.texts, encoder, kinds)
+        return TextVariants(self.texts, encoder, kinds, proposers)
+
+    def _proposer(self, text: TextSearchConfig, seed: int, side: str, names: Sequence[str], count: int) -> Proposer:
+        key = "perturbation.text.edits" if side == "text" else "perturbation.text.flips"
+        # A random choice needs no other proposal.
+        count = 1 if side == "text" and text.choose == "random" else count
+        edits = make_edits(names, key, self.word_sets, text.keyboard)
+        share, protected = tuple(text.word_share), tuple(text.protected)
+        return Proposer(edits, count, share, protected, text.min_letters, seed, side)

@@ -123,7 +123,7 @@ class Passes:
         """The clean passes of ``piece``: z, z+, given hard negatives, variants, and those of the second network."""
         needs, sentences = self._objective.needs, self._encode_sentences(piece)
         batch, second, second_variants = piece.batch, None, {}
-        variants = {name: piece.run(self._encode_texts, replace(texts)) for name, texts in batch.variants.items()}
+        variants = {name: piece.run(self.encode_texts, replace(texts)) for name, texts in batch.variants.items()}
         if self.second is not None:
             second = (None, None)
             if needs.clean:
@@ -141,6 +141,12 @@ class Passes:
         """h (b, D) of z+, and then of the given hard negatives, from look-ups of their own."""
         positive = self.encode_positive(batch)
         return positive, None if batch.hard_negative is None else self._encode_again(batch.hard_negative)
+
+    def encode_texts(self, texts: PackedBatch) -> Passed:
+        """h (b, D) of other texts of the sentences, under a mask of its own; and their last states, where asked for."""
+        return (
+            self._encode_by(self.encoder, texts) if self._objective.needs.tokens else (self._encode_again(texts), None)
+        )
 
     def encode_adversarial(self, piece: MicroBatch, clean: CleanPasses, delta: Tensor) -> Passed:
         """h (b, D) of X + delta (t, E), under a mask of its own; and its last states (t, D), where asked for."""
@@ -206,11 +212,6 @@ class Passes:
 
     def _encode_again(self, texts: PackedBatch, embed: Callable[[], Tensor] | None = None) -> Tensor:
         return self.encode((embed or self.encoder.embedder(texts))(), texts)
-
-    def _encode_texts(self, texts: PackedBatch) -> Passed:
-        return (
-            self._encode_by(self.encoder, texts) if self._objective.needs.tokens else (self._encode_again(texts), None)
-        )
 
     def _encode_by(self, network: nn.Module, texts: PackedBatch) -> Passed:
         """A pass of ``network`` from the token ids on, under a dropout mask of its own."""

@@ -2,6 +2,7 @@
 
     X  = embed(batch)    z  = encode(X)        mask m1
     X+ = embed(batch)    z+ = encode(X+)       mask m2, or a given positive text; gathered over ranks: the keys
+    z_text = encode(embed(the worst of a sentence's edited copies)), where the objective asks for it
     delta, eta = search  encode(X + delta + eta) against the keys, constants
     z_adv = encode(X + delta)                  a mask of its own, X's graph kept
     L_RTD = detection(batch, h, eta)           where the objective has replaced token detection
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from fastadv.config.schema import PerturbationConfig
 from fastadv.config.search_plan import SearchPlan
+from fastadv.config.text_search import TextSearchConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.average import AverageModel
 from fastadv.engine.step.batch_search import BatchSearch
@@ -30,6 +32,7 @@ from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.micro_batch import MicroBatch, cut
 from fastadv.engine.step.passes import CleanPasses, Passes
 from fastadv.engine.step.row_watch import RowWatch
+from fastadv.engine.step.text_search import TextSearch
 from fastadv.engine.step.views import clean_views, joined, with_adversarial
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Objective, Views
@@ -56,6 +59,7 @@ class Step(nn.Module):
         on_nonfinite: whether an inner gradient that is not finite is raised or marks the batch as skipped.
         compute_dtype: what encoder passes compute in, on copies of the weights made once a step; None: as they are.
         search: how a perturbation moves; None: as the objective has it.
+        text: the search over texts, for an objective that asks for a text view.
 
     Attributes:
         metrics: scalars of the last forward by name: detached tensors, logged as means over ranks.
@@ -67,6 +71,7 @@ class Step(nn.Module):
         clock: times the search and z_adv's pass, where one is given.
         passes: the encoder's passes.
         search: the search of a whole batch, for an objective that uses an adversary, else None.
+        text_search: the search over texts, for an objective with a text view, else None.
         average: the average of encoder and classifier over steps, for an objective that uses it, else None.
     """
 
@@ -83,6 +88,7 @@ class Step(nn.Module):
         on_nonfinite: Literal["raise", "skip"] = "raise",
         compute_dtype: torch.dtype | None = None,
         search: Search | None = None,
+        text: TextSearchConfig | None = None,
     ):
         super().__init__()
         needs = objective.needs
@@ -100,6 +106,9 @@ class Step(nn.Module):
         if is_searched:
             search = objective.make_search(self.plan) if search is None else search
             self.search = BatchSearch(search, self.passes, objective, compile)
+        self.text_search: TextSearch | None = None
+        if needs.text is not None:
+            self.text_search = TextSearch(TextSearchConfig() if text is None else text, self.passes, objective)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: AverageModel | None = None
         if needs.average:
@@ -135,6 +144,7 @@ class Step(nn.Module):
             clean = [self.passes.encode_clean(piece) for piece in pieces]
             views = clean_views(self.objective, self.whole, batch, clean, self._average_logits(pieces))
             self._watch_clean(views)
+            views = self._search_texts(pieces, views)
             if self.search is not None and self.plan.reuse == "free":
                 loss, terms, etas = self._train_in_search(clean[0], views)
                 loss_rtd = self._detect(pieces, clean, views, etas)
@@ -160,6 +170,16 @@ class Step(nn.Module):
             return None
         dtype = self.passes.compute_dtype or next(self.encoder.parameters()).dtype
         return joined([self.average.logits(piece.batch, dtype) for piece in pieces])
+
+    def _search_texts(self, pieces: Sequence[MicroBatch], views: Views) -> Views:
+        """``views`` with those of the proposals that the search over texts chooses."""
+        if self.text_search is None:
+            return views
+        with self.clock("text search"):
+            views, metrics = self.text_search.extend(views, pieces, self.whole)
+        self.metrics.update(metrics)
+        self.watch.see("z_text", views.text.query)
+        return views
 
     def _attack(
         self, pieces: Sequence[MicroBatch], clean: Sequence[CleanPasses], views: Views

@@ -19,6 +19,9 @@ class Classifies:
     def inner_loss(self, views: Views) -> Tensor:
         return F.cross_entropy(self.classifier(views.pooled), views.labels, reduction="sum")
 
+    def row_losses(self, views: Views) -> Tensor:
+        return F.cross_entropy(self.classifier(views.pooled), views.labels, reduction="none")
+
     def cross_entropy(self, pooled: Tensor, views: Views) -> Tensor:
         """Mean over the global batch of -log p(label) at ``pooled`` (B, D): of the clean or the adversarial pass."""
         return views.mean(F.cross_entropy(self.classifier(pooled), views.labels, reduction="none"))

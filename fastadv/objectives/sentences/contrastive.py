@@ -1,14 +1,17 @@
 """The contrastive loss L_con and the base of the objectives made of it (METHODS 2, RobustSentEmbed eq. 9)."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastadv.config.bounds import Positive
+from fastadv.config.bounds import NotNegative, Positive
 from fastadv.encoder.heads import make_head
-from fastadv.objectives.base import Keys, Objective, Views
-from fastadv.objectives.needs import Needs
+from fastadv.errors import UserError
+from fastadv.objectives.base import Keys, LossSizes, Objective, Views
+from fastadv.objectives.needs import Needs, TextView
 from fastadv_kernels import info_nce
 
 MultiPositive = Literal["sum", "mean", "separate"]
@@ -24,6 +27,15 @@ class ContrastiveObjective(Objective):
         multi_positive: several positives inside one logarithm, averaged over one denominator, or each with its own.
         mask_duplicates: equal sentences are not each other's negatives.
         weight_hard_negative: times a sentence's own given hard negative counts in its denominator (SimCSE's alpha).
+        text_positive: z_text, the sentence's worst proposal (`perturbation.text`), as a positive: none, beside z+, or
+            instead of it.
+        weight_text: weight of L_con(z_text, {z+}), z_text as an anchor.
+        weight_flip: weight of max(0, flip_margin + cos(z, z_flip) - cos(z, z_text)), the mean over sentences that have
+            both views; z_flip is the nearest of the copies that say another thing (`perturbation.text.flips`).
+        flip_margin: by how much z_flip has to be further from z than z_text is.
+
+    Raises:
+        UserError: z_text both in the place of z+ and as an anchor, which is compared with z+.
     """
 
     needs = Needs(positive=True)
@@ -37,6 +49,10 @@ class ContrastiveObjective(Objective):
         multi_positive: MultiPositive = "sum",
         mask_duplicates: bool = True,
         weight_hard_negative: Positive = 1.0,
+        text_positive: Literal["none", "beside", "instead"] = "none",
+        weight_text: NotNegative = 0.0,
+        weight_flip: NotNegative = 0.0,
+        flip_margin: NotNegative = 0.0,
     ):
         super().__init__(hidden_size)
         self.temperature = temperature
@@ -44,6 +60,27 @@ class ContrastiveObjective(Objective):
         self.multi_positive = multi_positive
         self.mask_duplicates = mask_duplicates
         self.head = make_head(head, hidden_size)
+        self.text_positive, self.weight_text = text_positive, weight_text
+        self.weight_flip, self.flip_margin = weight_flip, flip_margin
+        is_instead = text_positive == "instead"
+        if is_instead and weight_text > 0:
+            raise UserError(
+                f"objective_options.weight_text = {weight_text}: expected 0 where objective_options.text_positive is "
+                "instead: an anchor is compared with z+, which is then not computed"
+            )
+        if text_positive != "none" or weight_text > 0 or weight_flip > 0:
+            text = TextView(keys=text_positive != "none", is_positive=is_instead)
+            self.needs = replace(self.needs, text=text, flip=weight_flip > 0, positive=not is_instead)
+
+    @property
+    def num_text_contrasts(self) -> int:
+        """Sets of keys that queries are compared with because of the text view, besides those of z+."""
+        return (self.text_positive == "beside") + (self.weight_text > 0)
+
+    def loss_flops(self, sizes: LossSizes) -> dict[str, float]:
+        parts = super().loss_flops(sizes)
+        more = 3 * self.num_text_contrasts * sizes.num_passes * sizes.comparison
+        return {name: value + more for name, value in parts.items()}
 
     def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
         norms = [m for m in self.head.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
@@ -62,8 +99,27 @@ class ContrastiveObjective(Objective):
     def inner_loss(self, views: Views) -> Tensor:
         return self.contrast(views.query, views.sentence_ids, views.positive_keys, reduction="sum")
 
+    def row_losses(self, views: Views) -> Tensor:
+        return self.contrast(views.query, views.sentence_ids, views.positive_keys, reduction="none")
+
+    def positive_sets(self, views: Views) -> list[Keys]:
+        """The key sets of z+ and, where it stands beside z+, of z_text."""
+        return [views.positive_keys, *([views.text.keys] if self.text_positive == "beside" else [])]
+
+    def with_text_terms(self, loss: Tensor, terms: dict[str, Tensor], views: Views) -> tuple[Tensor, dict[str, Tensor]]:
+        """``loss`` and its ``terms`` with those of z_text as an anchor and of z_flip, which their weights ask for."""
+        if self.weight_text > 0:
+            anchor = self.contrast(views.text.query, views.sentence_ids, views.positive_keys)
+            loss, terms = loss + self.weight_text * anchor, {**terms, "loss_text": anchor.detach()}
+        if self.weight_flip > 0:
+            near, far = (F.cosine_similarity(views.query, each.query) for each in (views.text, views.flip))
+            is_counted = views.text.is_present & views.flip.is_present
+            flip = views.masked_mean((self.flip_margin + far - near).clamp(min=0), is_counted)
+            loss, terms = loss + self.weight_flip * flip, {**terms, "loss_flip": flip.detach()}
+        return loss, terms
+
     def contrast(
-        self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: Literal["mean", "sum"] = "mean"
+        self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: Literal["none", "mean", "sum"] = "mean"
     ) -> Tensor:
         """L_con(query, key_sets): row i's positives are its own row of every set, its negatives all other rows.
 
@@ -74,7 +130,7 @@ class ContrastiveObjective(Objective):
             query: (B, D).
             sentence_ids: (B,).
             key_sets: one or more sets of M keys over the same sentences in the same order.
-            reduction: sum over the B rows, or mean over the global batch's (as `Views.mean` takes it).
+            reduction: none: (B,); sum over the B rows, or mean over the global batch's (as `Views.mean` takes it).
         """
         first = key_sets[0]
         # One set has them: that of the given positives.
@@ -90,6 +146,6 @@ class ContrastiveObjective(Objective):
             hard_negatives=given.hard_negatives,
             hard_negative_ids=given.hard_negative_ids if self.mask_duplicates else None,
             own_hard_negative_weight=self.weight_hard_negative,
-            reduction="sum",
+            reduction="none" if reduction == "none" else "sum",
         )
-        return total if reduction == "sum" else total / first.rows_a_rank
+        return total / first.rows_a_rank if reduction == "mean" else total

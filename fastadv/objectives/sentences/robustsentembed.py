@@ -59,7 +59,9 @@ class RobustSentEmbed(ContrastiveObjective):
             self.needs = replace(self.needs, detection=detection)
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        contrastive = self.contrast(views.query, views.sentence_ids, views.positive_keys, views.adversarial_keys)
+        keys = self.positive_sets(views)
+        contrastive = self.contrast(views.query, views.sentence_ids, *keys, views.adversarial_keys)
         adversarial = self.contrast(views.adversarial, views.sentence_ids, views.positive_keys)
         loss = contrastive + self.weight_adversarial * adversarial
-        return loss, {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}
+        terms = {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}
+        return self.with_text_terms(loss, terms, views)

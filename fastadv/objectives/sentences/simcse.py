@@ -7,8 +7,8 @@ from fastadv.objectives.sentences.contrastive import ContrastiveObjective
 
 
 class SimCSE(ContrastiveObjective):
-    """L = L_con(z, {z+}). No perturbation is searched. Options are those of ContrastiveObjective."""
+    """L = L_con(z, {z+}), no perturbation of embeddings is searched. Options are those of ContrastiveObjective."""
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = self.contrast(views.query, views.sentence_ids, views.positive_keys)
-        return loss, {"loss_contrastive": loss.detach()}
+        loss = self.contrast(views.query, views.sentence_ids, *self.positive_sets(views))
+        return self.with_text_terms(loss, {"loss_contrastive": loss.detach()}, views)

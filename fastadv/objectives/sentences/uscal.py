@@ -29,7 +29,8 @@ class USCAL(ContrastiveObjective):
         self.weight_adversarial = weight_adversarial
 
     def loss(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        contrastive = self.contrast(views.query, views.sentence_ids, views.positive_keys)
+        contrastive = self.contrast(views.query, views.sentence_ids, *self.positive_sets(views))
         adversarial = self.contrast(views.query, views.sentence_ids, views.adversarial_keys)
         loss = contrastive + self.weight_adversarial * adversarial
-        return loss, {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}
+        terms = {"loss_contrastive": contrastive.detach(), "loss_adversarial": adversarial.detach()}
+        return self.with_text_terms(loss, terms, views)
