@@ -1,7 +1,7 @@
 """Which units of the machine multiply matrices in bfloat16.
 
-AMX and GPUs do so at several times the speed of float32. The vector instruction of AVX-512 does not everywhere: on an
-Intel Xeon (Emerald Rapids) without AMX, (755, 384) by (384, 1536) on one thread ran at 69 GFLOP/s in bfloat16 and at 119
+AMX and GPUs do so at several times the speed of float32. The vector instruction of AVX-512 does not everywhere: on a
+Xeon (Emerald Rapids) without AMX, (755, 384) by (384, 1536) ran at 69 GFLOP/s a thread in bfloat16, and at 98 to 119
 in float32.
 """
 
