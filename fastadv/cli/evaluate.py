@@ -1,4 +1,4 @@
-"""``fastadv evaluate``: sts, transfer, geometry, and what `evaluate_attacks` and `evaluate_all` add.
+"""``fastadv evaluate``: sts, transfer, geometry, robustness, and what `evaluate_attacks` and `evaluate_all` add.
 
 Parsing only.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastadv.cli.evaluate_all import add_evaluate_all
 from fastadv.cli.evaluate_attacks import add_evaluate_attacks
-from fastadv.cli.flags import whole_number
+from fastadv.cli.flags import add_flags, read_settings, whole_number
 from fastadv.cli.parts import (
     Parser,
     add_cache_dir,
@@ -23,6 +23,7 @@ from fastadv.cli.parts import (
     load_encoder,
 )
 from fastadv.config.flag import LARGEST_SEED
+from fastadv.config.robustness import RobustnessSettings
 from fastadv.errors import UserError
 from fastadv.files.json_file import write_json
 
@@ -34,6 +35,7 @@ def add_evaluate(commands) -> None:
     _add_sts(kinds)
     _add_transfer(kinds)
     _add_geometry(kinds)
+    _add_robustness(kinds)
     add_evaluate_attacks(kinds)
     add_evaluate_all(kinds)
 
@@ -206,3 +208,42 @@ def _geometry(arguments) -> None:
     if out is not None:
         write_geometry(record, out)
         print(out)
+
+
+def _add_robustness(kinds) -> None:
+    about = "how far vectors move and how rankings change when texts are mistyped, reworded or flipped; no labels"
+    parser = add_command(kinds, "robustness", _robustness, about)
+    add_encoder_options(parser, max_length=None, pooling=None, is_one=False)
+    add_flags(parser, RobustnessSettings)
+    parser.add_argument("--out", help="a folder for robustness.json, .md, .html and .png")
+
+
+def _robustness(arguments) -> None:
+    from fastadv.evaluation.model_run import check_once
+    from fastadv.evaluation.robustness.edited import RobustnessData
+    from fastadv.evaluation.robustness.page import FILES, write_robustness
+    from fastadv.evaluation.robustness.result import robustness_table
+    from fastadv.evaluation.robustness.run import describe_robustness, measure_robustness
+
+    check_once(arguments.model)
+    settings = read_settings(arguments, RobustnessSettings)
+    data = RobustnessData.read(settings)
+    out = None if arguments.out is None else check_out_folder(arguments.out)
+    for model in arguments.model:
+        check_model(arguments, model)
+    if arguments.dry_run:
+        models = ", ".join(encoder_words(arguments, model) for model in arguments.model)
+        target = f"; into {out}" if out else ""
+        print(f"would measure {models} on {describe_robustness(data)}{target}")
+        return
+    record = measure_robustness(
+        {model: lambda model=model: load_encoder(arguments, model) for model in arguments.model},
+        data,
+        settings,
+        batch_size=arguments.batch_size,
+        progress=sys.stderr.isatty(),
+    )
+    print(robustness_table(record))
+    if out is not None:
+        write_robustness(record, out)
+        print(f"{out}: {', '.join(FILES)}")

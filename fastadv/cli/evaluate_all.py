@@ -14,7 +14,9 @@ from fastadv.evaluation.suite.choice import PARTS, choose_parts
 
 def add_evaluate_all(kinds) -> None:
     """Adds it to the kinds of ``fastadv evaluate``."""
-    about = "all of it on several systems: sts, transfer, geometry, adv-sts, attacks on embeddings and on texts"
+    about = (
+        "all of it on several systems: sts, transfer, geometry, adv-sts, attacks on embeddings and on texts, robustness"
+    )
     parser = add_command(kinds, "all", _all, about)
     add_encoder_options(
         parser,
@@ -62,7 +64,7 @@ def _add_attacks(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--held_out",
         default="demo:imdb-test",
-        help="sentences on which encoders without a head are attacked (default: demo:imdb-test)",
+        help="sentences that are edited, and on which encoders without a head are attacked (default: demo:imdb-test)",
     )
     group.add_argument("--num_sentences", type=whole_number(16), default=256, help="of them (default: 256)")
     group.add_argument(

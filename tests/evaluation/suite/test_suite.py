@@ -21,7 +21,7 @@ from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 NAMES = {"a": "one/a", "b": "one/b", "c": "two/c", "d": "two/d"}
-PARTS = ["sts", "transfer", "geometry", "adv-sts", "embeddings", "text-synonym"]
+PARTS = ["sts", "transfer", "geometry", "adv-sts", "embeddings", "text-synonym", "robustness"]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypat
     assert list(evaluation_of(out)["parts"]) == PARTS[:4]
     monkeypatch.setattr(suite_attacks.AttackRun, "run", attack)
     said = run(arguments(folder, out), capsys)
-    assert "[6/6] text-synonym done" in said.err
+    assert "[7/7] robustness done" in said.err
     assert without_seconds(evaluation_of(out)) == without_seconds(evaluation_of(whole))
     for name in ("numbers.csv", "differences.csv", "summary.md"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
@@ -240,6 +240,7 @@ def test_the_plan_names_parts_and_kinds(folder, tmp_path, capsys):
     planned = run(arguments(folder, tmp_path / "out", "--dry_run"), capsys).out
     assert "(classifier)" in planned and "geometry: 120 of 120 sentences" in planned
     assert "sts, STS12: n/a:" in planned and "text-synonym: 12 texts" in planned
+    assert "robustness: 16 of 24 sentences of" in planned
     assert not (tmp_path / "out").exists()
 
 
