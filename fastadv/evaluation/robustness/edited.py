@@ -5,6 +5,7 @@ So a copy does not depend on which models, which other edits, or how many senten
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Mapping, NamedTuple, Sequence
 
 from fastadv.config.robustness import MIN_SENTENCES, RobustnessSettings
@@ -210,7 +211,7 @@ def _pairs(settings: RobustnessSettings) -> dict[str, ScoredPairs]:
         return {}
     from fastadv.evaluation.vectors.sts import read_sts_sets
 
-    sets = read_sts_sets(settings.senteval, STS_SETS)
+    sets = read_sts_sets(Path(settings.senteval).expanduser(), STS_SETS)
     if settings.num_pairs is None:
         return sets
     drawn = {}
