@@ -1,5 +1,6 @@
 """Which settings go with an objective's class: labels, the clean pass, the search."""
 
+from itertools import chain
 from typing import Iterator
 
 from fastadv.config.own_class import find_class
@@ -7,6 +8,7 @@ from fastadv.config.schema import Config
 from fastadv.config.values import show
 from fastadv.encoder.classifier.classification_head import POOLINGS_WITH_HEAD
 from fastadv.launch.checks import refuse
+from fastadv.launch.checks_text import text_contradictions, uses_word_sets
 from fastadv.objectives.base import SHIPPED, Objective, resolve_objective
 from fastadv.perturbation import Search
 
@@ -19,7 +21,8 @@ def check_objective(config: Config, objective: type[Objective]) -> None:
     """
     if config.perturbation.search is not None:
         find_class(config.perturbation.search, Search, "perturbation.search")
-    for key, expected in _contradictions(config, objective):
+    needs = objective.needs_under(config.objective_options)
+    for key, expected in chain(_contradictions(config, objective), text_contradictions(config, needs)):
         refuse(config, key, expected)
 
 
@@ -34,9 +37,10 @@ def _contradictions(config: Config, objective: type[Objective]) -> Iterator[tupl
     if needs.labels and config.encoder.pooling not in POOLINGS_WITH_HEAD:
         allowed = " or ".join(POOLINGS_WITH_HEAD)
         yield "encoder.pooling", f"{allowed} {where}, whose classification head reads such vectors"
+    reads_word_sets = not {"fickle", "obstinate"}.isdisjoint(needs.variants) or uses_word_sets(config)
     is_made_once = "adversarial" in needs.variants and needs.epoch_attack is None
     for key, is_needed, made_by in (
-        ("word_sets", not {"fickle", "obstinate"}.isdisjoint(needs.variants), "a JSON file of `fastadv word-sets`"),
+        ("word_sets", reads_word_sets, "a JSON file of `fastadv word-sets`"),
         ("pairs", is_made_once, "a CSV of `fastadv attack --write-pairs`"),
     ):
         is_given = getattr(data, key) is not None
