@@ -88,11 +88,7 @@ def _of_engine(config: Config) -> Iterator[Rule]:
     engine, encoder, plan = config.engine, config.encoder, config.perturbation.resolve()
     stage, reuse, kind, positives = engine.zero_stage, plan.reuse, engine.attention, config.data.positive_field
     is_generic, is_stage_3, is_micro = encoder.path == "generic", stage == 3, config.train.micro_batch_size is not None
-    is_compiled, is_frozen, is_joint = (
-        engine.compile != "none",
-        plan.inner_dropout == "frozen",
-        bool(engine.joint_views),
-    )
+    is_compiled, is_frozen = engine.compile != "none", plan.inner_dropout == "frozen"
     needs_exact = f"where perturbation.reuse is {reuse}, or reuse exact or adaptive"
     frozen = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
     why = "where no rank holds the parameters that its passes take gradients by"
