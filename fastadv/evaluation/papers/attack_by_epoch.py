@@ -9,7 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from fastadv.config.text_attack import CAPS
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
+from fastadv.pages.drawing import COLOURS, MARKERS
 from fastadv.evaluation.text_report.page import recipe_name
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import read_json
