@@ -118,7 +118,7 @@ def _read(path: Path) -> str:
 def _with_scores(content: str, section: str, results: List[EvalResult], path: Path) -> str:
     """The card with a section between the marks, and with results of ours in place of earlier ones."""
     try:
-        # What is no result shows here; the plain card keeps entries and values that the class of results has no field for.
+        # It says what is no result; the plain card keeps what results of the other have no field for.
         ModelCard(content, ignore_metadata_errors=False)
         card = RepoCard(content)
     except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
