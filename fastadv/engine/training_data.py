@@ -121,8 +121,9 @@ class TrainingData:
             return
         if self._variant_data is None:
             self._variant_data = self._read_variants()
-        self.variants = self._variant_data.variants(encoder, config.train.seed, config.perturbation.text, needs.flip)
-        self.variants.keep(needs.variants)
+        seed, text = config.train.seed, config.perturbation.text
+        has_text = needs.text is not None
+        self.variants = self._variant_data.variants(needs.variants, encoder, seed, text, has_text, needs.flip)
 
     def _read_variants(self) -> VariantData:
         data = self._config.data
