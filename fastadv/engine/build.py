@@ -16,9 +16,8 @@ from fastadv.distributed.processes import first_rank_first, is_first_rank, world
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.selection import DevScore, dev_score, labelled_dev_score
 from fastadv.engine.step.step import Step
-from fastadv.engine.token_counts import count_tokens
 from fastadv.engine.trackers import check_trackers
-from fastadv.engine.training_data import TrainingData
+from fastadv.engine.training_data import TrainingData, count_tokens
 from fastadv.errors import UserError
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options

@@ -37,6 +37,7 @@ SHIPPED = {
     "carl": "fastadv.objectives.classes.carl:CARL",
     "rar": "fastadv.objectives.classes.rar:RAR",
     "smart": "fastadv.objectives.classes.smart:SMART",
+    "text_adversarial": "fastadv.objectives.classes.text_adversarial:TextAdversarial",
     "safer": "fastadv.objectives.texts.safer:SAFER",
     "ada": "fastadv.objectives.texts.ada:ADA",
     "base_adv": "fastadv.objectives.texts.base_adv:BaseAdv",
@@ -297,6 +298,12 @@ class Objective(nn.Module):
         self.second_classifier: Optional[nn.Module] = None
         # Texts → the victim's probabilities (B, C), constants; no module, so that DeepSpeed does not find it.
         self.victim_probabilities: Optional[Callable[[PackedBatch], Tensor]] = None
+
+    @classmethod
+    def needs_under(cls, options: Mapping[str, Any]) -> Needs:
+        """What an objective of these options needs of the search over texts, before one is made: `Needs.text` and
+        `Needs.flip` are right, the rest may be what the class states."""
+        return cls.needs
 
     def project(self, pooled: Tensor, is_inner: bool = False) -> Tensor:
         """z (B, D) of the pooled vectors h (B, D); in inner steps no running statistic may change."""

@@ -161,7 +161,20 @@ class StepCosts:
     def num_other_passes(self) -> int:
         """Of other texts of the sentences, and the second network's of all texts."""
         num_variants = len(self.needs.variants)
-        return num_variants + self.needs.second_network * (self.needs.clean + num_variants)
+        of_second = self.needs.second_network * (self.needs.clean + num_variants)
+        return num_variants + of_second + self.num_text_views
+
+    @property
+    def num_text_views(self) -> int:
+        """Views of chosen proposals: of edits that keep the meaning, and of flips."""
+        return (self.needs.text is not None) + self.needs.flip
+
+    @property
+    def num_compared_texts(self) -> int:
+        """Proposals of a sentence that pass without a graph, for one to be chosen; a lone one is not compared."""
+        text = self.config.perturbation.text
+        num_proposals = text.num_proposals if self.needs.text is not None and text.choose == "worst" else 1
+        return sum(count for count in (num_proposals, text.num_flips if self.needs.flip else 1) if count > 1)
 
     @property
     def num_clean_views(self) -> int:
@@ -178,7 +191,9 @@ class StepCosts:
         """Sets of vectors that a step's loss compares queries with; under reuse free each pass has z_adv anew."""
         num_passes = self.search.num_steps if self.search.reuse == "free" else 1
         has_adversarial_keys = self.needs.adversarial is not None and self.needs.adversarial.keys
-        return self.num_positive_views + num_passes * has_adversarial_keys + self.objective.num_gathered
+        has_text_keys = self.needs.text is not None and self.needs.text.keys
+        num_keys = self.num_positive_views + num_passes * has_adversarial_keys + has_text_keys
+        return num_keys + self.objective.num_gathered
 
     @property
     def num_outer_views(self) -> int:
@@ -200,8 +215,8 @@ class StepCosts:
             and self.encoder.embeddings.trained > 0
             and self.config.engine.compile == "none"
             and self.config.engine.zero_stage < 3
-            and getattr(self.config.train, "micro_batch_size", None) is None
-            and not getattr(self.config.engine, "checkpoint_activations", False)
+            and self.config.train.micro_batch_size is None
+            and not self.config.engine.checkpoint_activations
         )
 
     def flops(
@@ -238,7 +253,12 @@ class StepCosts:
         if num_variants:
             found["other texts"] = num_variants * outer
         if self.needs.second_network:
-            found["second network"] = (self.num_other_passes - num_variants) * outer
+            found["second network"] = (self.num_other_passes - num_variants - self.num_text_views) * outer
+        if self.num_text_views:
+            found["text views"] = self.num_text_views * outer
+        if self.num_compared_texts:
+            compared = passes.forward() + head + self.objective.inner_loss_flops(sizes)
+            found["text search"] = self.num_compared_texts * compared
         if self.needs.adversarial is not None:
             # Passes whose token states are read run their last layer at all tokens.
             reads_tokens = self.needs.adversarial.tokens
@@ -306,7 +326,7 @@ class StepCosts:
 
         They take time and are no part of ``flops``: utilisation counts what the model needs.
         """
-        is_checkpointed = getattr(self.config.engine, "checkpoint_activations", False)
+        is_checkpointed = self.config.engine.checkpoint_activations
         times = is_cut_up(self.config, batch, num_ranks) + is_checkpointed
         passes = Passes(self.encoder, batch, self.config.encoder.pooling == "cls")
         total = times * self.num_outer_views * passes.forward()
@@ -341,7 +361,7 @@ def _objective_of(config: Config, shape: ModelShape) -> Objective:
 
 def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:
     """Whether a rank's share passes through the encoder in more than one micro-batch."""
-    size = getattr(config.train, "micro_batch_size", None)
+    size = config.train.micro_batch_size
     return size is not None and size < -(-batch.num_sentences // num_ranks)
 
 

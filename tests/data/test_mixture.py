@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastadv.data.batching import BatchOrder
-from fastadv.data.mixture import JoinedText, WeightedSource, describe_sources, weighted_sources
+from fastadv.data.mixture import TrainingRows, WeightedSource, describe_sources, weighted_sources
 from fastadv.data.records import MappedColumn
 from fastadv.data.text import TokenizedText
 from fastadv.errors import UserError
@@ -96,13 +96,13 @@ def test_joined_texts_are_end_to_end(tmp_path):
         TokenizedText.build(tmp_path / name, tokenize, "bytes", 8, cache_dir=tmp_path / "cache", progress=False)
         for name in ("a.txt", "b.csv")
     ]
-    joined = pickle.loads(pickle.dumps(JoinedText(texts)))
+    joined = pickle.loads(pickle.dumps(TrainingRows(texts)))
     assert len(joined) == 3 and joined.lengths.tolist() == [5, 6, 7]
     assert [joined[i]["sentence_id"] for i in range(3)] == [row["sentence_id"] for text in texts for row in text]
     for outside in (3, -1):
         with pytest.raises(IndexError):
             joined[outside]
-    assert joined.fingerprint == JoinedText(texts).fingerprint != JoinedText(texts[::-1]).fingerprint
+    assert joined.fingerprint == TrainingRows(texts).fingerprint != TrainingRows(texts[::-1]).fingerprint
 
 
 @law

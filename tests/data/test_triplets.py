@@ -65,7 +65,7 @@ def split(batch):
 def test_every_format_gives_the_columns_named(tmp_path, build, name, num_fields):
     WRITERS[name](tmp_path / name)
     text = pickle.loads(pickle.dumps(build(tmp_path / name, num_fields)))
-    assert text.num_fields == num_fields and len(text) == 3
+    assert len(text[0]) == 4 * num_fields and len(text) == 3
     batch = partial(collate, position_offset=2)([text[2], text[0]])
     rows = [TRIPLETS[2], TRIPLETS[0]]
     for which, packed in enumerate((batch, batch.positive, batch.hard_negative)):

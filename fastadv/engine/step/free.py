@@ -18,7 +18,7 @@ from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.inner_loss import kept_buffers
 from fastadv.engine.step.passes import Passes
 from fastadv.engine.step.views import with_adversarial
-from fastadv.objectives.base import Keys, Objective, Views
+from fastadv.objectives.base import EditedView, Keys, Objective, Views
 from fastadv.perturbation import Adversary, Perturbation
 from fastadv.perturbation.freelb import free_passes, with_gradients
 from fastadv.perturbation.trace import Trace
@@ -55,6 +55,8 @@ def free_loss(
         query=leaves.of(views.query),
         pooled=leaves.of(views.pooled),
         positive_keys=leaves.of_keys(views.positive_keys),
+        text=leaves.of_text(views.text),
+        flip=leaves.of_text(views.flip),
     )
     terms: dict[str, list[Tensor]] = defaultdict(list)
     raised: list[Tensor] = []
@@ -113,6 +115,11 @@ class _Leaves:
         self.originals.append(view)
         self.made.append(view.detach().requires_grad_())
         return self.made[-1]
+
+    def of_text(self, view: EditedView | None) -> EditedView | None:
+        if view is None:
+            return None
+        return replace(view, query=self.of(view.query), pooled=self.of(view.pooled), keys=self.of_keys(view.keys))
 
     def of_keys(self, keys: Keys | None) -> Keys | None:
         if keys is None:

@@ -1,7 +1,7 @@
 """The contrastive loss L_con and the base of the objectives made of it (METHODS 2, RobustSentEmbed eq. 9)."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,18 @@ from fastadv.objectives.needs import Needs, TextView
 from fastadv_kernels import info_nce
 
 MultiPositive = Literal["sum", "mean", "separate"]
+
+
+_TEXT_OPTIONS = {"text_positive": "none", "weight_text": 0.0, "weight_flip": 0.0}
+"""The options that ask for views of texts, and their defaults."""
+
+
+def _with_texts(needs: Needs, text_positive: str, weight_text: float, weight_flip: float) -> Needs:
+    """``needs`` with the views of texts that the options ask for."""
+    if text_positive == "none" and not weight_text > 0 and not weight_flip > 0:
+        return needs
+    text = TextView(keys=text_positive != "none", is_positive=text_positive == "instead")
+    return replace(needs, text=text, flip=weight_flip > 0, positive=not text.is_positive)
 
 
 class ContrastiveObjective(Objective):
@@ -68,9 +80,12 @@ class ContrastiveObjective(Objective):
                 f"objective_options.weight_text = {weight_text}: expected 0 where objective_options.text_positive is "
                 "instead: an anchor is compared with z+, which is then not computed"
             )
-        if text_positive != "none" or weight_text > 0 or weight_flip > 0:
-            text = TextView(keys=text_positive != "none", is_positive=is_instead)
-            self.needs = replace(self.needs, text=text, flip=weight_flip > 0, positive=not is_instead)
+        self.needs = _with_texts(self.needs, text_positive, weight_text, weight_flip)
+
+    @classmethod
+    def needs_under(cls, options: Mapping[str, Any]) -> Needs:
+        given = (options.get(name, default) for name, default in _TEXT_OPTIONS.items())
+        return _with_texts(cls.needs, *given)
 
     @property
     def num_text_contrasts(self) -> int:
