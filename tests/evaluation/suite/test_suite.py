@@ -129,6 +129,29 @@ def test_accuracy_under_pgd_is_that_of_its_rows(whole, folder):
             assert row["value"] == pytest.approx(100 * num_right / 12, abs=1e-12) and row["num"] == 12
 
 
+def test_robustness_is_that_of_its_file(whole, folder):
+    evaluation = evaluation_of(whole)
+    record = json.loads((whole / "robustness/robustness.json").read_text(encoding="utf-8"))
+    assert record["settings"]["word_sets"] == str(folder / "sets.json") and record["data"]["num_sentences"] == 16
+    for model, name in NAMES.items():
+        of_model = {"part": "robustness", "model": str(folder / model)}
+        rows = {(row["edit"], row["share"]): row for row in record["rows"] if row["model"] == name}
+        for key, words in {("typos", None): "typos, one word", ("synonyms", 0.3): "synonyms, 30 %"}.items():
+            found = [
+                number_of(evaluation, metric=f"{metric}, {words}", **of_model) for metric in ("cosine", "retrieval@1")
+            ]
+            wanted = [rows[key][metric] for metric in ("cosine", "retrieval")]
+            assert [row["value"] for row in found] == pytest.approx([one["value"] for one in wanted], abs=1e-12)
+            assert [row["num"] for row in found] == [rows[key]["num"]] * 2
+        (choice,) = (
+            row for row in record["choices"] if (row["model"], row["edit"], row["flip"]) == (name, "typos", "negation")
+        )
+        nearer = number_of(evaluation, metric="typos nearer than negation", **of_model)
+        assert (nearer["value"], nearer["low"]) == pytest.approx((choice["nearer"]["value"], choice["nearer"]["low"]))
+    metrics = {row["metric"] for row in evaluation["numbers"] if row["part"] == "robustness"}
+    assert not any("swap" in metric for metric in metrics) and "cosine, negation, one change" in metrics
+
+
 def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypatch):
     # As a run leaves it that was stopped before the embeddings were done.
     out = Path(shutil.copytree(whole, tmp_path / "out"))
