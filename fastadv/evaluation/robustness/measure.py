@@ -24,6 +24,10 @@ StsCosines = dict[tuple[Variant, str], np.ndarray]
 """(variant, STS set) → the cosine of each pair"""
 
 
+_CHUNK = 1024
+"""copies at a time that are compared with all sentences"""
+
+
 class Measured(NamedTuple):
     """Of one model."""
 
@@ -75,7 +79,7 @@ def movement(
         if rows:
             edited = vectors[[row_of[some[number].text] for number in rows]]
             unit = unit_vectors(edited)
-            ranks = _ranks(unit @ clean_unit.T, rows)
+            ranks = _ranks(unit, clean_unit, np.array(rows))
             values[:, rows] = (
                 np.einsum("nd,nd->n", unit, clean_unit[rows]),
                 np.einsum("nd,nd->n", unit_vectors(edited - mean), centred_unit[rows]),
@@ -86,12 +90,18 @@ def movement(
     return moved
 
 
-def _ranks(similarity: np.ndarray, own: Sequence[int]) -> np.ndarray:
-    """(n,) the rank of column ``own[i]`` in row i of ``similarity`` (n, N), the largest first; of equals the last."""
-    rows = np.arange(len(own))
-    of_own = similarity[rows, own].copy()
-    similarity[rows, own] = -np.inf
-    return 1 + (similarity >= of_own[:, None]).sum(axis=1)
+def _ranks(unit: np.ndarray, clean: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """(n,) the rank of row ``own[i]`` of ``clean`` (N, D) by its cosine to row i of ``unit`` (n, D); of equals the
+    last. All rows are of length 1."""
+    ranks = np.empty(len(own))
+    for begin in range(0, len(own), _CHUNK):
+        columns = own[begin : begin + _CHUNK]
+        similarity = unit[begin : begin + _CHUNK] @ clean.T
+        rows = np.arange(len(columns))
+        of_own = similarity[rows, columns]
+        similarity[rows, columns] = -np.inf
+        ranks[begin : begin + _CHUNK] = 1 + (similarity >= of_own[:, None]).sum(axis=1)
+    return ranks
 
 
 def choices(moved: Movement, data: RobustnessData) -> Choice:

@@ -194,54 +194,56 @@ def _difference(interval: Mapping[str, float]) -> dict:
     }
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _counts(num_sentences: int, seed: int) -> np.ndarray:
     """Most rows are of equally many sentences."""
     return resample_counts(num_sentences, seed=seed)
 
 
 def robustness_rows(
-    before: Movement,
-    after: Movement,
+    before: Measured,
+    after: Measured,
     metrics: Sequence[str] = ("retrieval", "centred_cosine", "cosine"),
     seed: int = 0,
 ) -> list[dict]:
     """Rows of the table before → after (`fastadv.evaluation.before_after.before_after.compare`), of two models'
-    values on the same copies: the edits at each strength, without those that the edit has no place in.
+    values on the same copies: for each metric the edits that keep the meaning, and which copy is nearer.
 
     Returns:
-        for each metric and variant its ``key``, ``label``, ``radius`` (None), ``better``, ``before``, ``after`` and
-        ``difference``, and the bounds ``before_low``, ``after_high``, ..., ``low`` and ``high`` of the difference.
+        of each its ``key`` and ``label``, ``radius`` (None), ``better``, ``before``, ``after`` and ``difference``, and
+        the bounds ``before_low``, ``after_high``, ..., ``low`` and ``high`` of the difference. Rows in which no
+        sentence has a place for the edit are left out.
 
     Raises:
         ValueError: the two are not of the same copies.
     """
     rows = []
-    for metric in metrics:
-        for variant in before:
-            values = [moved.get(variant, {}).get(metric) for moved in (before, after)]
-            if any(some is None for some in values) or (np.isfinite(values[0]) != np.isfinite(values[1])).any():
-                raise ValueError(f"the measurements before and after do not match in {variant.edit}")
-            known = np.isfinite(values[0])
-            if variant == UNCHANGED or not known.any():
-                continue
-            statistics = [mean_statistic(some[known]) for some in values]
-            counts = _counts(int(known.sum()), seed)
-            difference = paired_statistic_interval(*statistics, counts)
-            row = {
-                "key": f"{metric}, {variant.edit}, {variant.words}",
-                "label": f"{QUANTITIES[metric][0]}, {variant.edit}, {variant.words}",
-                "radius": None,
-                "better": QUANTITIES[metric][2],
-                "difference": difference.value,
-                "low": difference.low,
-                "high": difference.high,
-            }
-            for side, statistic in zip(("before", "after"), statistics):
-                interval = statistic_interval(statistic, counts)
-                row.update({side: interval.value, f"{side}_low": interval.low, f"{side}_high": interval.high})
-            rows.append(row)
+    for label, of_before in _by_label(before, metrics).items():
+        of_after = _by_label(after, metrics).get(label)
+        known = np.isfinite(of_before)
+        if of_after is None or len(of_after) != len(known) or (np.isfinite(of_after) != known).any():
+            raise ValueError(f"the measurements before and after do not match in {label!r}: measure both on one draw")
+        if not known.any():
+            continue
+        statistics, counts = [mean_statistic(some[known]) for some in (of_before, of_after)], _counts(known.sum(), seed)
+        row = {"key": label, "label": label, "radius": None, "better": "higher"}
+        for side, statistic in zip(("before", "after"), statistics):
+            interval = statistic_interval(statistic, counts)
+            row.update({side: interval.value, f"{side}_low": interval.low, f"{side}_high": interval.high})
+        difference = paired_statistic_interval(*statistics, counts)
+        rows.append({**row, "difference": difference.value, "low": difference.low, "high": difference.high})
     return rows
+
+
+def _by_label(measured: Measured, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    values = {
+        f"{QUANTITIES[metric][0]}, {variant.edit}, {variant.words}": of_variant[metric]
+        for metric in metrics
+        for variant, of_variant in measured.movement.items()
+        if variant.is_kept and variant != UNCHANGED
+    }
+    choices = {f"{edit.edit} nearer than {flip.edit}": nearer for (edit, flip), nearer in measured.choice.items()}
+    return {**values, **choices}
 
 
 def title_of(record: dict) -> str:

@@ -199,19 +199,31 @@ def test_sts_is_spearmans_of_pairs_with_both_sentences_edited():
 
 def test_rows_for_the_table_before_and_after():
     _, measured, _, _ = whole({"a": LetterEncoder(), "b": Letters()})
-    before, after = (measured[name].movement for name in "ab")
+    before, after = (measured[name] for name in "ab")
     rows = robustness_rows(before, after, metrics=("retrieval", "cosine"), seed=1)
-    assert [row["label"] for row in rows[:3]] == [
+    assert [row["label"] for row in rows] == [
         "retrieval@1, typos, one word",
         "retrieval@1, typos, 50 %",
-        "retrieval@1, negation, one change",
+        "cosine to the sentence, typos, one word",
+        "cosine to the sentence, typos, 50 %",
+        "typos nearer than negation",
     ]
-    row = rows[3]
-    change = paired_interval(before[TYPOS]["cosine"], after[TYPOS]["cosine"], seed=1)
-    assert (row["difference"], row["low"], row["high"]) == pytest.approx((change.value, change.low, change.high))
-    assert (row["before"], row["after"]) == pytest.approx([some[TYPOS]["cosine"].mean() for some in (before, after)])
-    values = {"vectors": np.eye(16), "alignment": np.ones(16)}
-    cfg = SimpleNamespace(seed=0, radii=[], num_steps=1, held_out="x")
-    assert row.keys() == compare(values, values, cfg)["rows"][0].keys()
+    values = {"before": before.movement[TYPOS]["cosine"], "after": after.movement[TYPOS]["cosine"]}
+    change = paired_interval(*values.values(), seed=1)
+    found = [rows[2][name] for name in ("difference", "low", "high")]
+    assert found == pytest.approx([change.value, change.low, change.high], rel=1e-9)
+    for side, of_side in values.items():
+        interval = value_interval(of_side, seed=1)
+        assert [rows[2][f"{side}{end}"] for end in ("", "_low", "_high")] == [
+            interval.value,
+            interval.low,
+            interval.high,
+        ]
+    assert rows[4]["after"] == pytest.approx(np.nanmean(after.choice[TYPOS, FLIP]))
+    empty = {"vectors": np.eye(16), "alignment": np.ones(16)}
+    assert (
+        rows[0].keys()
+        == compare(empty, empty, SimpleNamespace(seed=0, radii=[], num_steps=1, held_out="x"))["rows"][0].keys()
+    )
     with pytest.raises(ValueError, match="typos"):
-        robustness_rows(before, {UNCHANGED: after[UNCHANGED]})
+        robustness_rows(before, after._replace(movement={UNCHANGED: after.movement[UNCHANGED]}))
