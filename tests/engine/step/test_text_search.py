@@ -46,7 +46,7 @@ def run(make_step, case, sentences, seed=7, text=None, **options):
     objective, given, perturbation = case
     recorded = make_step(objective, given, **perturbation, **options)
     if text is not None:
-        recorded.step.text_search = TextSearch(text, recorded.step.passes, recorded.step.objective)
+        recorded.step.text_search = TextSearch(text, recorded.step.passes, recorded.step.objective, recorded.step.plan)
     return recorded, outcome(recorded, with_proposals(recorded.step.encoder, sentences), seed)
 
 
@@ -76,10 +76,10 @@ def test_z_text_takes_the_place_of_the_positive(make_step, sentences):
     """The step equals one whose given positives are the texts that were chosen."""
     recorded, (loss, grads, *_) = run(make_step, CASES["robustsentembed"], sentences)
     chosen = {}
-    extend = recorded.step.text_search._worst
+    worst = recorded.step.text_search._worst
 
-    def noted(piece, keys):
-        chosen["text"], gain = extend(piece, keys)
+    def noted(*arguments):
+        chosen["text"], gain = worst(*arguments)
         return chosen["text"], gain
 
     recorded.step.text_search._worst = noted
@@ -100,7 +100,7 @@ def test_a_lone_proposal_is_random_s(make_step, sentences):
     for text in (TextSearchConfig(choose="random"), TextSearchConfig(choose="worst")):
         recorded = make_step("simcse", INSTEAD)
         step = recorded.step
-        step.text_search = TextSearch(text, step.passes, step.objective)
+        step.text_search = TextSearch(text, step.passes, step.objective, step.plan)
         batch = with_proposals(step.encoder, sentences, num_proposals=1)
         encodes.append(outcome(recorded, batch))
         assert "text_gain" not in step.metrics
@@ -132,17 +132,11 @@ def test_no_other_row_changes_a_choice(make_step, sentences):
     before = step.text_search
     logits = []
     for shuffled in (batch, replace(batch, proposals={"text": batch.proposals["text"][::-1]})):
-        chosen, gain = before._worst(_piece(shuffled), None)
+        chosen, gain = before._worst(shuffled, None, shuffled.proposals["text"])
         logits.append((chosen, gain))
     (first, gain), (second, gain_again) = logits
     assert torch.equal(first.input_ids, second.input_ids)
     torch.testing.assert_close(gain, gain_again)
-
-
-def _piece(batch):
-    from fastadv.engine.step.micro_batch import MicroBatch
-
-    return MicroBatch(batch, 0, True, ())
 
 
 def test_text_adversarial_is_its_formula(make_step, sentences):
