@@ -14,19 +14,25 @@ from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import Keys, Views
 from tests.ranks.cases.steps import LABELS, NUM_CLASSES, SENTENCES
 
-NUM_PROPOSALS = 3
+NUM_PROPOSALS, NUM_ROWS = 3, 7
 # Of the first rank of two all texts are missing.
-SIDED = tuple(row >= len(SENTENCES) // 2 for row in range(len(SENTENCES)))
-EVERYWHERE = len(SENTENCES) * (True,)
+SIDED = tuple(row >= NUM_ROWS // 2 for row in range(NUM_ROWS))
+EVERYWHERE = NUM_ROWS * (True,)
 _FLIP = {"weight_flip": 0.5, "flip_margin": 0.3}
+# Rounding of a cosine is over temperature.
+_WARM = {"temperature": 0.3}
 _SEARCH = {"epsilon_relative": 0.2, "method": "pgd", "norm": "l2", "num_steps": 2, "alpha": 1.0, "sigma": 0.0}
 CASES = {
-    "instead": ("simcse", {"text_positive": "instead"}, EVERYWHERE),
-    "beside and anchor": ("simcse", {"text_positive": "beside", "weight_text": 0.5}, EVERYWHERE),
-    "flip, sided": ("simcse", {"text_positive": "instead", **_FLIP}, SIDED),
-    "with z_adv": ("robustsentembed", {"text_positive": "instead", "weight_adversarial": 0.5}, EVERYWHERE),
+    "instead": ("simcse", {"text_positive": "instead", **_WARM}, EVERYWHERE),
+    "beside and anchor": ("simcse", {"text_positive": "beside", "weight_text": 0.5, **_WARM}, EVERYWHERE),
+    "flip, sided": ("simcse", {"text_positive": "instead", **_FLIP, **_WARM}, SIDED),
+    "with z_adv": ("robustsentembed", {"text_positive": "instead", "weight_adversarial": 0.5, **_WARM}, EVERYWHERE),
     "text_adversarial": ("text_adversarial", {}, SIDED),
-    "with z_adv, in pieces": ("robustsentembed", {"text_positive": "instead", "weight_adversarial": 0.5}, EVERYWHERE),
+    "with z_adv, in pieces": (
+        "robustsentembed",
+        {"text_positive": "instead", "weight_adversarial": 0.5, **_WARM},
+        EVERYWHERE,
+    ),
 }
 CUT_UP = tuple(CASES)
 
@@ -47,16 +53,16 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
 
 def share_of(step: Step, case: str, rank: int, num_ranks: int):
     """The rows of a rank with their proposals: copies that another sentence's words follow."""
-    rows, encoder, is_there = rank_rows(len(SENTENCES), rank, num_ranks), step.encoder, CASES[case][2]
+    rows, encoder, is_there = rank_rows(NUM_ROWS, rank, num_ranks), step.encoder, CASES[case][2]
     proposals = {}
     for side, shift in (("text", 1), ("flip", 3)):
         drawn = []
         for k in range(NUM_PROPOSALS):
-            others = [SENTENCES[(i * (k + 2) + shift) % len(SENTENCES)] for i in range(len(SENTENCES))]
-            texts = [f"{s} {t}" if there else s for s, t, there in zip(SENTENCES, others, is_there)]
+            others = [SENTENCES[(i * (k + 2) + shift) % len(SENTENCES)] for i in range(NUM_ROWS)]
+            texts = [f"{s} {t}" if there else s for s, t, there in zip(SENTENCES[:NUM_ROWS], others, is_there)]
             drawn.append(replace(encoder.pack(texts[rows]), is_present=torch.tensor(is_there[rows])))
         proposals[side] = drawn
-    return replace(encoder.pack(SENTENCES[rows], LABELS[rows]), proposals=proposals)
+    return replace(encoder.pack(SENTENCES[:NUM_ROWS][rows], LABELS[:NUM_ROWS][rows]), proposals=proposals)
 
 
 def make_ready(folder: str, case: str, rank: int, num_ranks: int, dtype=torch.float32):
