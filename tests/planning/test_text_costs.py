@@ -12,6 +12,7 @@ from tests.planning.test_costs import counted, make_batch, make_config, make_ste
 CASES = {
     "instead": ({"text_positive": "instead"}, {}),
     "random": ({"text_positive": "instead"}, {"choose": "random"}),
+    "gradient": ({"text_positive": "instead"}, {"choose": "gradient"}),
     "beside, anchor and flip": ({"text_positive": "beside", "weight_text": 0.5, "weight_flip": 0.5}, {}),
 }
 
@@ -25,7 +26,11 @@ def test_flops_are_those_torch_counts(base, case):
     config.perturbation.text = TextSearchConfig(["typos"], 3, flips=["negation"], num_flips=2, precision="fp32", **text)
     step, model = make_step(config, hf_config, (), {"text": config.perturbation.text}), StepCosts(config, hf_config)
     drawn = replace(make_batch(), is_present=torch.ones(batch.num_sentences).bool())
-    batch = replace(batch, proposals={"text": [drawn] * 3, "flip": [drawn] * 2})
+    texts = [drawn] * 3
+    if case == "gradient":
+        own = replace(drawn, words=torch.full((drawn.num_tokens,), -1))
+        texts = [own, replace(own, num_edits=torch.zeros(batch.num_sentences, dtype=torch.int64))]
+    batch = replace(batch, proposals={"text": texts, "flip": [drawn] * 2})
     found = model.flops(BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen))
     # Flips are compared by cosines, which are no matrix product.
     assert sum(found.values()) == pytest.approx(counted(step, batch), rel=0.002)
