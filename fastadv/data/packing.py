@@ -44,6 +44,11 @@ class PackedBatch:
     none"""
     is_present: Tensor | None = None
     """(B,) bool, of a variant: whether there is such a text, or the sentence itself stands in its place"""
+    words: Tensor | None = None
+    """(T,) int64, where words may be edited one by one: the number, from 0, of the token's word in its sentence; -1 at
+    tokens of no such word"""
+    num_edits: Tensor | None = None
+    """(B,) int64, of a variant with every word edited: how many words are to be taken from it"""
     proposals: Mapping[str, Sequence["PackedBatch"]] = field(default_factory=dict)
     """K edited copies of each sentence, in their order, for each side of `fastadv.data.edits`: ``text`` keeps what the
     sentence says, ``flip`` does not. Each has `is_present`"""
@@ -137,6 +142,8 @@ class PackedBatch:
                     variants={name: of_parts[i] for name, of_parts in variants.items()},
                     proposals={side: [each[i] for each in drawn] for side, drawn in proposals.items()},
                     is_present=None if self.is_present is None else self.is_present[first:end],
+                    words=None if self.words is None else self.words[tokens],
+                    num_edits=None if self.num_edits is None else self.num_edits[first:end],
                     **{name: of_parts[i] for name, of_parts in given.items()},
                 )
             )

@@ -32,6 +32,9 @@ def text_rules(config: Config, needs: Needs) -> Iterator[Rule]:
     yield bool(text.edits) and not has_text, f"{key}.edits", f"{expected} ({hint})"
     yield needs.flip and not text.flips, f"{key}.flips", f"one flip or more, such as [flips], {where}"
     yield bool(text.flips) and not needs.flip, f"{key}.flips", f"an empty list {where} (weight_flip asks for them)"
+    not_of_a_word = [name for name in expanded(text.edits) if name == "join" or ":" in name]
+    expected = f"edits of single words where {key}.choose is gradient, which {', '.join(not_of_a_word)} is not"
+    yield text.choose == "gradient" and bool(not_of_a_word), f"{key}.edits", expected
     for pattern in text.protected:
         yield not _is_pattern(pattern), f"{key}.protected", f"regular expressions, which {show(pattern)} is not"
     is_cast_in_pieces = config.engine.precision == "fp32" and config.engine.zero_stage == 3

@@ -156,6 +156,11 @@ class Adversary:
                 state = self._move(state, step, grads, around)
         return state
 
+    def gradient(self, x: Tensor, batch: PackedBatch, loss: InnerLoss) -> Tensor:
+        """(T, E) the gradient of ``loss`` at ``x`` itself, with the parameters frozen."""
+        with self._frozen():
+            return self._gradient(x.detach(), torch.zeros_like(x), loss, Surroundings.of(self.plan, x, batch))[0]
+
     def losses_at(self, x: Tensor, loss: InnerLoss, *states: State) -> list[Tensor]:
         """The inner loss at each of ``states``, summed over sentences."""
         with torch.no_grad():

@@ -256,9 +256,12 @@ class StepCosts:
             found["second network"] = (self.num_other_passes - num_variants - self.num_text_views) * outer
         if self.num_text_views:
             found["text views"] = self.num_text_views * outer
+        if self.needs.text is not None and self.config.perturbation.text.choose == "gradient":
+            inner = 2 * self.objective.inner_loss_flops(sizes)
+            found["text search"] = passes.forward() + passes.backward(False, True) + 2 * head + inner
         if self.num_compared_texts:
             compared = passes.forward() + head + self.objective.inner_loss_flops(sizes)
-            found["text search"] = self.num_compared_texts * compared
+            found["text search"] = found.get("text search", 0.0) + self.num_compared_texts * compared
         if self.needs.adversarial is not None:
             # Passes whose token states are read run their last layer at all tokens.
             reads_tokens = self.needs.adversarial.tokens

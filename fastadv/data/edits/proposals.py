@@ -4,6 +4,7 @@ import random
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Sequence
 
 from fastadv.data.edits.kinds import Edits
@@ -39,6 +40,7 @@ class Proposer:
         min_letters: words of fewer letters stay as they are.
         seed: of the run.
         side: sets draws of the two sides of a row apart: edits that keep its meaning, and flips.
+        is_by_word: whether each word is edited (`every_word`), and the words are chosen in the step.
     """
 
     edits: Edits
@@ -48,6 +50,7 @@ class Proposer:
     min_letters: int = 4
     seed: int = 0
     side: str = "text"
+    is_by_word: bool = False
 
     def of(self, row: int, texts: Texts, epoch: int) -> list[Texts | None]:
         """K proposals for the texts of a row; None in the place of one that is the row's texts themselves.
@@ -61,6 +64,20 @@ class Proposer:
             drawn = self._drawn(texts, segments, random.Random(generator.getrandbits(64)))
             proposals.append(None if drawn == texts or not all(map(str.strip, drawn)) else drawn)
         return proposals
+
+    def every_word(self, row: int, texts: Texts, epoch: int) -> "EveryWord":
+        """The texts with each word edited that can be, for whoever chooses the words; joins are not among the edits."""
+        generator = generator_of(self.seed, epoch, row, self.side)
+        segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
+        edited = [[self._edited(p, generator) if i % 2 else p for i, p in enumerate(s)] for s in segments]
+        num_words = sum(len(of_text) // 2 for of_text in segments)
+        spans = [[_spans(of_text) for of_text in pieces] for pieces in (segments, edited)]
+        num_edits = max(1, self._num_words(num_words, generator)) if num_words else 0
+        return EveryWord(tuple(map("".join, edited)), spans[0], spans[1], num_edits)
+
+    def _num_words(self, num_words: int, generator: random.Random) -> int:
+        least, most = self.word_share
+        return round((least + (most - least) * generator.random()) * num_words)
 
     def _drawn(self, texts: Texts, segments: Sequence[list[str]], generator: random.Random) -> Texts:
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
@@ -77,8 +94,7 @@ class Proposer:
     def _with_words(self, segments: Sequence[list[str]], generator: random.Random) -> Texts:
         """Texts joined again of their segments, of which a drawn share is edited; every second one is a word."""
         places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
-        least, most = self.word_share
-        count = round((least + (most - least) * generator.random()) * len(places))
+        count = self._num_words(len(places), generator)
         chosen = generator.sample(range(len(places)), min(len(places), max(1, count)))
         edited: dict[tuple[int, int], str] = {}
         for index in chosen:
@@ -96,6 +112,29 @@ class Proposer:
             if new != word:
                 return new
         return word
+
+
+Spans = list[tuple[int, int]]
+"""(first letter, letter after the last) of words in a text, in order"""
+
+
+@dataclass(frozen=True)
+class EveryWord:
+    """Texts with every word edited, beside the texts as they are."""
+
+    edited: Texts
+    own_spans: list[Spans]
+    """of each text as it is, the spans of the words"""
+    edited_spans: list[Spans]
+    """of each edited text, the spans of the same words"""
+    num_edits: int
+    """words to be taken from the edited texts; 0 where there is none"""
+
+
+def _spans(segments: Sequence[str]) -> Spans:
+    """The spans of the words, every second segment, without the spaces after them."""
+    ends = list(accumulate(map(len, segments), initial=0))
+    return [(ends[i], ends[i] + len(segments[i].rstrip(" \t"))) for i in range(1, len(segments), 2)]
 
 
 def generator_of(seed: int, epoch: int, row: int, side: str) -> random.Random:

@@ -22,6 +22,7 @@ from fastadv.config.schema import DataConfig
 from fastadv.config.text_search import TextSearchConfig
 from fastadv.data.edits.kinds import make_edits
 from fastadv.data.edits.proposals import Proposer
+from fastadv.data.edits.word_tokens import check_tokenizer, pack_words
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.data.tokenize_texts import tokenize
@@ -67,6 +68,7 @@ class TextVariants:
         # Without the encoder's weights, for loader processes.
         tokenizer, limits = encoder.tokenizer, (encoder.max_length, encoder.num_token_types, encoder.position_offset)
         self._pack = partial(_packed, tokenizer, *limits)
+        self._pack_words = partial(pack_words, tokenizer, *limits)
 
     def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
         """From now on the variant adversarial is what ``pairs`` have; where they are empty there is none."""
@@ -76,7 +78,8 @@ class TextVariants:
 
     def collate(self, collate: Callable[[Sequence[Dict]], PackedBatch], epoch: int):
         """``collate``, its batches with their variants in ``epoch``."""
-        return partial(_with_variants, collate, self.texts, dict(self._sources), self._proposers, self._pack, epoch)
+        packs = self._pack, self._pack_words
+        return partial(_with_variants, collate, self.texts, dict(self._sources), self._proposers, packs, epoch)
 
 
 def _packed(
@@ -92,19 +95,21 @@ def _with_variants(
     texts: Sequence[Texts],
     sources: Mapping[str, VariantOf],
     proposers: Sequence[Proposer],
-    pack: Callable[[Sequence[Texts]], PackedBatch],
+    packs: tuple[Callable[[Sequence[Texts]], PackedBatch], Callable[..., List[PackedBatch]]],
     epoch: int,
     rows: Sequence[Dict],
 ) -> PackedBatch:
-    own, variants = [texts[row["row"]] for row in rows], {}
+    (pack, pack_words), own, variants = packs, [texts[row["row"]] for row in rows], {}
     for name, variant_of in sources.items():
         others = [variant_of(of_row, epoch) for of_row in own]
         filled = [of_row if other is None else other for of_row, other in zip(own, others)]
         variants[name] = replace(pack(filled), is_present=torch.tensor([other is not None for other in others]))
     proposals = {}
     for proposer in proposers:
-        drawn = [proposer.of(row["row"], of_row, epoch) for row, of_row in zip(rows, own)]
-        proposals[proposer.side] = _proposals(drawn, own, pack)
+        draw = proposer.every_word if proposer.is_by_word else proposer.of
+        drawn = [draw(row["row"], of_row, epoch) for row, of_row in zip(rows, own)]
+        side = pack_words(own, drawn) if proposer.is_by_word else _proposals(drawn, own, pack)
+        proposals[proposer.side] = side
     return replace(collate(rows), variants=variants, proposals=proposals)
 
 
@@ -175,6 +180,8 @@ class VariantData:
             known = {name: partial(_drawn, name, self.word_sets, seed) for name in _DRAWS}
         if self.pairs is not None:
             known["adversarial"] = partial(_found, self.pairs)
+        if has_text and text.choose == "gradient":
+            check_tokenizer(encoder.tokenizer)
         # A random choice needs one proposal.
         num_proposals = 1 if text.choose == "random" else text.num_proposals
         sides = [("text", "edits", text.edits, num_proposals)] if has_text else []
@@ -183,5 +190,6 @@ class VariantData:
         proposers = []
         for side, key, names_of_edits, count in sides:
             edits = make_edits(names_of_edits, f"perturbation.text.{key}", self.word_sets, text.keyboard)
-            proposers.append(Proposer(edits, count, *settings, side))
+            is_by_word = side == "text" and text.choose == "gradient"
+            proposers.append(Proposer(edits, count, *settings, side, is_by_word))
         return TextVariants(self.texts, encoder, {name: known[name] for name in names if name in known}, proposers)

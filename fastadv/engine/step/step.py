@@ -108,7 +108,8 @@ class Step(nn.Module):
             self.search = BatchSearch(search, self.passes, objective, compile)
         self.text_search: TextSearch | None = None
         if needs.text is not None:
-            self.text_search = TextSearch(TextSearchConfig() if text is None else text, self.passes, objective)
+            text = TextSearchConfig() if text is None else text
+            self.text_search = TextSearch(text, self.passes, objective, self.plan)
         # Not a module's attribute: DeepSpeed must not find it.
         self.average: AverageModel | None = None
         if needs.average:
@@ -144,7 +145,7 @@ class Step(nn.Module):
             clean = [self.passes.encode_clean(piece) for piece in pieces]
             views = clean_views(self.objective, self.whole, batch, clean, self._average_logits(pieces))
             self._watch_clean(views)
-            views = self._search_texts(pieces, views)
+            views = self._search_texts(pieces, clean, views)
             if self.search is not None and self.plan.reuse == "free":
                 loss, terms, etas = self._train_in_search(clean[0], views)
                 loss_rtd = self._detect(pieces, clean, views, etas)
@@ -171,12 +172,12 @@ class Step(nn.Module):
         dtype = self.passes.compute_dtype or next(self.encoder.parameters()).dtype
         return joined([self.average.logits(piece.batch, dtype) for piece in pieces])
 
-    def _search_texts(self, pieces: Sequence[MicroBatch], views: Views) -> Views:
+    def _search_texts(self, pieces: Sequence[MicroBatch], clean: Sequence[CleanPasses], views: Views) -> Views:
         """``views`` with those of the proposals that the search over texts chooses."""
         if self.text_search is None:
             return views
         with self.clock("text search"):
-            views, metrics = self.text_search.extend(views, pieces, self.whole)
+            views, metrics = self.text_search.extend(views, pieces, clean, self.whole)
         self.metrics.update(metrics)
         self.watch.see("z_text", views.text.query)
         return views

@@ -5,7 +5,8 @@
     z_text = f(x~^k*)      k* the worst; under a mask of its own, with its graph
     z_flip = f(x-^k*)      likewise of the copies that say another thing, k* the one nearest to z
 
-METHODS 8. A sentence without a proposal keeps itself; of equal losses the first proposal is taken.
+METHODS 8. A sentence without a proposal keeps itself; of equal losses the first proposal is taken. Under ``choose:
+gradient`` no proposal is compared: the words are edited where the inner loss has its largest gradient at X.
 """
 
 import math
@@ -17,15 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastadv.config.search_plan import SearchPlan
 from fastadv.config.text_search import TextSearchConfig
+from fastadv.data.edits.word_tokens import with_edited_words
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed.zero import is_cut_up
 from fastadv.encoder.matrix_units import is_bf16_fast
 from fastadv.engine.step.gather import GlobalBatch
+from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.engine.step.micro_batch import MicroBatch
-from fastadv.engine.step.passes import Passes
+from fastadv.engine.step.passes import CleanPasses, Passes
 from fastadv.engine.step.views import joined
 from fastadv.objectives.base import EditedView, Keys, Objective, Views
+from fastadv.perturbation import Adversary
 
 _TOKENS_ON_CPU = 2048
 """Tokens of a pass without graph on a CPU: larger passes leave its cache (8 x 755 tokens took 11 % longer in one)."""
@@ -37,18 +42,23 @@ class TextSearch:
     Args:
         config: how proposals are chosen, and what the passes that compare them compute in.
         passes, objective: make vectors and losses of texts.
+        plan: how perturbations of embeddings are searched; says which tokens have a gradient.
     """
 
-    def __init__(self, config: TextSearchConfig, passes: Passes, objective: Objective):
+    def __init__(self, config: TextSearchConfig, passes: Passes, objective: Objective, plan: SearchPlan):
         self._config, self._passes, self._objective = config, passes, objective
+        self._adversary = Adversary(plan, passes.encoder, objective)
 
-    def extend(self, views: Views, pieces: Sequence[MicroBatch], whole: GlobalBatch) -> tuple[Views, dict[str, Tensor]]:
+    def extend(
+        self, views: Views, pieces: Sequence[MicroBatch], clean: Sequence[CleanPasses], whole: GlobalBatch
+    ) -> tuple[Views, dict[str, Tensor]]:
         """``views`` with those of the texts that the objective asks for, and the search's metrics."""
         needs, keys = self._objective.needs, views.positive_keys
         if needs.text.is_positive:
             # Without z+, a sentence's own key is z.
             keys = whole.gather_keys(views.query.detach(), views.sentence_ids)
-        chosen, gains = zip(*(self._worst(piece, keys) for piece in pieces))
+        keys = None if keys is None else keys.detach()
+        chosen, gains = zip(*(self._chosen(*of_piece, keys) for of_piece in zip(pieces, clean, strict=True)))
         text = self._view(pieces, chosen, views, whole if needs.text.keys else None)
         metrics = {"num_unedited": (~text.is_present).sum() * whole.num_ranks}
         if gains[0] is not None:
@@ -62,14 +72,23 @@ class TextSearch:
             views, metrics["num_unflipped"] = replace(views, flip=flip), (~flip.is_present).sum() * whole.num_ranks
         return views, metrics
 
-    def _worst(self, piece: MicroBatch, keys: Keys | None) -> tuple[PackedBatch, Tensor | None]:
-        """The proposal of the highest loss of each sentence, and by how much it is above the mean of all (b,)."""
+    def _chosen(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> tuple[PackedBatch, Tensor | None]:
+        """The text of each sentence that becomes its view, and the loss gained by the choice (b,), where it is known.
+
+        Args:
+            keys: of the whole batch, constants.
+        """
         drawn = _proposals_of(piece, "text")
+        keys = None if keys is None else keys.from_row(piece.first_row)
+        if drawn[0].words is not None:
+            return self._at_gradient(piece, clean, keys, *drawn), None
         if self._config.choose == "random" or len(drawn) == 1:
             return drawn[0], None
-        objective, batch = self._objective, piece.batch
-        keys = None if keys is None else keys.detach().from_row(piece.first_row)
-        losses = []
+        return self._worst(piece.batch, keys, drawn)
+
+    def _worst(self, batch: PackedBatch, keys: Keys | None, drawn: Sequence[PackedBatch]) -> tuple[PackedBatch, Tensor]:
+        """The proposal of the highest loss of each sentence, and by how much it is above the mean of all (b,)."""
+        objective, losses = self._objective, []
         with torch.no_grad():
             for pooled in self._pooled(drawn):
                 query = objective.project(pooled, is_inner=True)
@@ -79,6 +98,26 @@ class TextSearch:
             highest = values.gather(0, index[None])[0]
             mean = torch.where(is_present, values, 0).sum(0) / is_present.sum(0).clamp(min=1)
         return PackedBatch.chosen(drawn, index), torch.where(is_present.any(0), highest - mean, 0)
+
+    def _at_gradient(
+        self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None, own: PackedBatch, edited: PackedBatch
+    ) -> PackedBatch:
+        """The sentences with those words edited whose tokens have the largest gradients of the inner loss at X."""
+        encoder, batch = self._passes.encoder, piece.batch
+        with torch.no_grad():
+            x = clean.x()
+        grad = self._adversary.gradient(x, batch, InnerLoss(encoder, self._objective, batch, keys, None))
+        # Words have numbers below the tokens of their sentence.
+        num_sentences, num_words = own.num_sentences, own.max_seqlen
+        place = own.token_sentence * num_words + own.words.clamp(min=0)
+        size = torch.where(own.words >= 0, grad.norm(dim=1).nan_to_num(nan=0.0), 0)
+        sizes = size.new_zeros(num_sentences * num_words).index_add(0, place, size).view(num_sentences, num_words)
+        is_word = torch.zeros_like(sizes, dtype=torch.int64).flatten()
+        is_word = is_word.index_add(0, place, (own.words >= 0).long()).view_as(sizes) > 0
+        order = sizes.masked_fill(~is_word, -1).argsort(dim=1, descending=True, stable=True)
+        is_among_first = torch.arange(num_words, device=order.device) < edited.num_edits[:, None]
+        is_edited = torch.zeros_like(is_word).scatter(1, order, is_among_first) & is_word
+        return with_edited_words(own, edited, is_edited, encoder.max_length)
 
     def _nearest(self, piece: MicroBatch, query: Tensor) -> PackedBatch:
         """The flipped copy of each sentence whose z has the highest cosine to ``query`` (b, D)."""

@@ -76,7 +76,7 @@ def test_rows_are_those_of_tokenised_text_with_classes(build, source, tmp_path):
     plain = TokenizedText.build(source, letters.tokenize, "letters", 8, cache_dir=tmp_path / "cache", progress=False)
     assert len(labelled) == len(plain) == len(ROWS) and not labelled.is_pair
     for i, (row, expected, (_, label)) in enumerate(zip(labelled, plain, ROWS)):
-        assert row.pop("label") == ("mixed", "neg", "pos").index(label) and row.pop("row") == i
+        assert row.pop("label") == ("mixed", "neg", "pos").index(label) and row["row"] == i
         assert row.keys() == expected.keys()
         assert all(np.array_equal(row[key], expected[key]) for key in row)
     assert labelled.labels.tolist() == [2, 1, 2, 0, 1] and labelled.labels.dtype == np.int64

@@ -1,0 +1,196 @@
+"""Laws of the step with views of texts: pieces change nothing, and z_text stands in the place of z+."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fastadv.config.text_search import TextSearchConfig
+from fastadv.engine.step.text_search import TextSearch
+from fastadv.objectives.classes.smart import symmetric_kl
+from fastadv.objectives.sentences.simcse import SimCSE
+from tests.engine.step.test_micro_batches import assert_equal_outcomes, outcome
+
+WORDS = ("film", "plot", "actor", "good", "slow", "never", "the", "music", "story", "was")
+INSTEAD, BESIDE = {"text_positive": "instead"}, {"text_positive": "beside", "weight_text": 0.5}
+CASES = {
+    "simcse": ("simcse", INSTEAD, {}),
+    "simcse, beside and anchor": ("simcse", BESIDE, {}),
+    "simcse, flip": ("simcse", {**INSTEAD, "weight_flip": 0.3, "flip_margin": 0.5}, {}),
+    "robustsentembed": ("robustsentembed", INSTEAD, {}),
+    "robustsentembed, beside": ("robustsentembed", BESIDE, {}),
+    "uscal": ("uscal", INSTEAD, {"method": "fgm"}),
+    "text_adversarial": ("text_adversarial", {}, {}),
+    "text_adversarial and pgd": ("text_adversarial", {"weight_adversarial": 0.5}, {"method": "pgd", "num_steps": 2}),
+}
+FREE = ("text_adversarial", {"weight_adversarial": 1.0}, {"method": "freelb", "num_steps": 3})
+
+
+def with_proposals(encoder, sentences, num_proposals=3):
+    """The sentences, and copies with a word more; the second sentence has none, and the third one flip."""
+    batch = encoder.pack(sentences, labels=[i % 5 for i in range(len(sentences))])
+    proposals = {}
+    for side, shift in (("text", 0), ("flip", 4)):
+        drawn = []
+        for k in range(num_proposals):
+            texts = [f"{s} {WORDS[(3 * i + k + shift) % len(WORDS)]}" for i, s in enumerate(sentences)]
+            is_present = torch.tensor([i != 1 and not (i == 2 and k and side == "flip") for i in range(len(texts))])
+            filled = [t if there else s for t, s, there in zip(texts, sentences, is_present)]
+            drawn.append(replace(encoder.pack(filled), is_present=is_present))
+        proposals[side] = drawn
+    return replace(batch, proposals=proposals)
+
+
+def run(make_step, case, sentences, seed=7, text=None, **options):
+    objective, given, perturbation = case
+    recorded = make_step(objective, given, **perturbation, **options)
+    if text is not None:
+        recorded.step.text_search = TextSearch(text, recorded.step.passes, recorded.step.objective, recorded.step.plan)
+    return recorded, outcome(recorded, with_proposals(recorded.step.encoder, sentences), seed)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [1, 3])
+def test_pieces_give_what_the_whole_batch_gives(make_step, sentences, case, size):
+    _, whole = run(make_step, CASES[case], sentences)
+    _, pieces = run(make_step, CASES[case], sentences, micro_batch_size=size)
+    assert_equal_outcomes(pieces, whole)
+    assert whole[2]["num_unedited"] == 1 and whole[2]["text_gain"] > 0
+
+
+@pytest.mark.parametrize("path", ["packed", "generic"])
+def test_checkpointed_activations_change_nothing(make_step, sentences, path):
+    _, kept = run(make_step, CASES["simcse, flip"], sentences, path=path)
+    _, again = run(make_step, CASES["simcse, flip"], sentences, path=path, checkpoint_activations=True)
+    assert_equal_outcomes(again, kept)
+
+
+def test_the_generic_path_agrees(make_step, sentences):
+    outcomes = [run(make_step, CASES["robustsentembed"], sentences, path=path)[1] for path in ("packed", "generic")]
+    for ours, theirs in zip(outcomes[0][:1], outcomes[1][:1]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_z_text_takes_the_place_of_the_positive(make_step, sentences):
+    """The step equals one whose given positives are the texts that were chosen."""
+    recorded, (loss, grads, *_) = run(make_step, CASES["robustsentembed"], sentences)
+    chosen = {}
+    worst = recorded.step.text_search._worst
+
+    def noted(*arguments):
+        chosen["text"], gain = worst(*arguments)
+        return chosen["text"], gain
+
+    recorded.step.text_search._worst = noted
+    batch = with_proposals(recorded.step.encoder, sentences)
+    torch.manual_seed(7)
+    recorded.run(batch)
+    plain = make_step("robustsentembed")
+    torch.manual_seed(7)
+    loss_given, grads_given = plain.run(replace(batch, proposals={}, positive=chosen["text"]))
+    torch.testing.assert_close(loss, loss_given)
+    for name, grad in grads_given.items():
+        torch.testing.assert_close(grads[name], grad)
+
+
+def test_a_lone_proposal_is_random_s(make_step, sentences):
+    """K = 1 compares nothing: `random` on many proposals takes the first of them."""
+    encodes = []
+    for text in (TextSearchConfig(choose="random"), TextSearchConfig(choose="worst")):
+        recorded = make_step("simcse", INSTEAD)
+        step = recorded.step
+        step.text_search = TextSearch(text, step.passes, step.objective, step.plan)
+        batch = with_proposals(step.encoder, sentences, num_proposals=1)
+        encodes.append(outcome(recorded, batch))
+        assert "text_gain" not in step.metrics
+    assert_equal_outcomes(*encodes)
+
+
+def test_proposals_are_compared_without_a_graph_or_dropout(make_step, sentences):
+    recorded = make_step("simcse", INSTEAD, dropout=0.5)
+    step, seen = recorded.step, []
+    encode = step.encoder.encode
+    step.encoder.encode = lambda x, batch, dropout=None: _noted(seen, encode(x, batch, dropout), dropout)
+    batch = with_proposals(step.encoder, sentences)
+    recorded.run(batch)
+    assert [has_graph for has_graph, _ in seen].count(True) == 2
+    assert all(dropout is False for has_graph, dropout in seen if not has_graph)
+
+
+def _noted(seen, pooled, dropout):
+    seen.append((pooled.requires_grad, dropout))
+    return pooled
+
+
+def test_no_other_row_changes_a_choice(make_step, sentences):
+    """The choice of a row depends on its own proposals: other rows' proposals may be anything."""
+    recorded, _ = run(make_step, CASES["text_adversarial"], sentences)
+    step = recorded.step
+    batch = with_proposals(step.encoder, sentences)
+    step(batch)
+    before = step.text_search
+    logits = []
+    for shuffled in (batch, replace(batch, proposals={"text": batch.proposals["text"][::-1]})):
+        chosen, gain = before._worst(shuffled, None, shuffled.proposals["text"])
+        logits.append((chosen, gain))
+    (first, gain), (second, gain_again) = logits
+    assert torch.equal(first.input_ids, second.input_ids)
+    torch.testing.assert_close(gain, gain_again)
+
+
+def test_text_adversarial_is_its_formula(make_step, sentences):
+    recorded, (loss, grads, metrics, _) = run(make_step, CASES["text_adversarial"], sentences)
+    step = recorded.step
+    batch = with_proposals(step.encoder, sentences)
+    with torch.no_grad():
+        of_k = [step.objective.classifier(step.encoder(each)) for each in batch.proposals["text"]]
+        losses = torch.stack([F.cross_entropy(each, batch.labels, reduction="none") for each in of_k])
+        is_present = torch.stack([each.is_present for each in batch.proposals["text"]])
+        best = losses.masked_fill(~is_present, -1).argmax(0)
+        logits = step.objective.classifier(step.encoder(batch))
+        edited = torch.stack(of_k)[best, torch.arange(len(best))]
+        clean, text = F.cross_entropy(logits, batch.labels), F.cross_entropy(edited, batch.labels)
+        kl = symmetric_kl(logits, edited).mean()
+    torch.testing.assert_close(loss, clean + text + kl)
+    torch.testing.assert_close(metrics["loss_kl"], kl)
+
+
+def test_freelb_on_top_adds_the_mean_of_its_passes(make_step, sentences):
+    """Terms of the text count once, and their gradients arrive: those of the sum of both losses."""
+    _, both = run(make_step, FREE, sentences)
+    _, text = run(make_step, CASES["text_adversarial"], sentences)
+    free = make_step("adversarial_training", {"weight_clean": 0.0}, method="freelb", num_steps=3)
+    passes = outcome(free, with_proposals(free.step.encoder, sentences))
+    torch.testing.assert_close(both[0], text[0] + passes[0])
+    for name, grad in both[1].items():
+        torch.testing.assert_close(grad, text[1][name] + passes[1][name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_without_proposals_is_an_error(make_step, sentences):
+    recorded = make_step("simcse", INSTEAD)
+    with pytest.raises(ValueError, match="no proposals 'text'"):
+        recorded.step(recorded.step.encoder.pack(sentences))
+
+
+def test_an_anchor_needs_a_positive_of_its_own():
+    from fastadv.errors import UserError
+
+    with pytest.raises(
+        UserError, match="weight_text = 0.5: expected 0 where objective_options.text_positive is instead"
+    ):
+        SimCSE(8, text_positive="instead", weight_text=0.5)
+
+
+def test_bfloat16_compares_on_copies(make_step, sentences):
+    """Passes that compare compute in bfloat16, the views do not; the weights are as they were."""
+    text = TextSearchConfig(precision="bf16")
+    recorded, (loss, *_) = run(make_step, CASES["simcse"], sentences, text=text, dtype=torch.float32)
+    assert loss.dtype == torch.float32 and recorded.step.encoder.dtype == torch.float32
+    seen, step = [], recorded.step
+    model = step.encoder._model.first_and_last
+    step.encoder._model.first_and_last = lambda *args, **kwargs: (seen.append(kwargs["dtype"]), model(*args, **kwargs))[
+        1
+    ]
+    step(with_proposals(step.encoder, sentences))
+    assert seen.count(torch.bfloat16) >= 1 and seen.count(torch.float32) == 2
