@@ -113,7 +113,7 @@ class ReconstructRun(AttackOnClassifiers):
             "versions": versions(),
             "settings": self.settings.as_dict(),
             "protocol": {"perturb_at": self.perturb_at, "transfer_from": self.transfer_from},
-            "data": {**vars(self.data), "num_texts": len(data), "hash": hash_of_texts(data)},
+            "data": self.data.described(data),
             "max_words": FEW_WORDS.max_words,
             "max_share": SMALL_SHARE.max_share,
             "models": summaries,

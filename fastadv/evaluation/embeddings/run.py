@@ -108,7 +108,7 @@ class AttackRun(AttackOnClassifiers):
                 "transfer_from": self.transfer_from,
                 "transfer_fingerprint": other_fingerprint,
             },
-            "data": {**vars(self.data), "num_texts": len(data), "hash": data_hash},
+            "data": self.data.described(data),
             **numbers,
         }
         write_rows(out / "attack.csv", results, label_maps, rows.tolist())
