@@ -108,7 +108,8 @@ def attack_in_processes(
                     ) from None
             while waiting or running:
                 while waiting and len(running) < num_processes:
-                    running[pool.submit(_attack, waiting[0])] = waiting.popleft()
+                    running[pool.submit(_attack, waiting[0])] = waiting[0]
+                    waiting.popleft()
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     row = future.result()
                     del running[future]
