@@ -191,7 +191,7 @@ def plot(numbers: dict, path: Path) -> None:
 
 
 def _points(panel, rows: List[dict], cap: str) -> None:
-    from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
+    from fastadv.pages.drawing import COLOURS, MARKERS
 
     recipes = list(rows[0]["attacks"])
     for number, recipe in enumerate(recipes):

@@ -2,8 +2,8 @@
 
 import hashlib
 from bisect import bisect_right
-from itertools import chain
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Union
+from itertools import accumulate, chain
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -29,83 +29,56 @@ def describe_sources(train: Union[str, List[Dict[str, Any]]]) -> str:
     return ", ".join(parts)
 
 
-class JoinedText:
-    """Tokenised texts end to end: row i is the i-th of all their rows, as `TokenizedText` has it."""
+class TrainingRows:
+    """Tokenised texts end to end, or some rows of labelled ones, as `TokenizedText` has rows.
 
-    def __init__(self, texts: Sequence[TokenizedText]):
-        """
-        Args:
-            texts: one or more, of records with equally many sentences.
-        """
-        self.texts = list(texts)
-        self._starts = [0]
-        for text in self.texts:
-            self._starts.append(self._starts[-1] + len(text))
+    Args:
+        texts: one or more, of records with equally many sentences.
+        rows: (n,) numbers of rows of all texts together, of which row i is the i-th; None: all.
+    """
+
+    def __init__(self, texts: Sequence[TokenizedText], rows: Optional[Sequence[int]] = None):
+        self.texts, self._starts = list(texts), [0, *accumulate(map(len, texts))]
+        self._rows = None if rows is None else np.asarray(rows, dtype=np.int64)
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self._starts[-1] if self._rows is None else len(self._rows)
 
     def __getitem__(self, index: int) -> Dict:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
-        which = bisect_right(self._starts, index) - 1
-        row = self.texts[which][index - self._starts[which]]
+        place = index if self._rows is None else int(self._rows[index])
+        which = bisect_right(self._starts, place) - 1
+        row = self.texts[which][place - self._starts[which]]
         return {**row, "row": index} if "row" in row else row
 
     def token_pieces(self) -> Iterator[np.ndarray]:
         """The ``input_ids`` of all rows end to end, in int32 pieces (n,)."""
-        return chain.from_iterable(text.token_pieces() for text in self.texts)
+        if self._rows is None:
+            return chain.from_iterable(text.token_pieces() for text in self.texts)
+        return (self[i]["input_ids"] for i in range(len(self)))
 
     @property
-    def lengths(self) -> MappedColumn:
+    def lengths(self) -> Union[MappedColumn, np.ndarray]:
         """(len(self),) int32, tokens of each sentence; reads no token."""
-        return MappedColumn([piece for text in self.texts for piece in text.lengths.pieces], np.int32)
+        whole = MappedColumn([piece for text in self.texts for piece in text.lengths.pieces], np.int32)
+        return whole if self._rows is None else whole[self._rows]
 
     @property
     def labels(self) -> np.ndarray:
         """(len(self),) int64, the class of each row, of labelled texts."""
-        return np.concatenate([text.labels for text in self.texts])
+        whole = np.concatenate([text.labels for text in self.texts])
+        return whole if self._rows is None else whole[self._rows]
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal texts in an equal order."""
-        names = "\n".join(text.fingerprint for text in self.texts)
-        return f"joined-{hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}"
-
-
-class SelectedText:
-    """Some rows of labelled text, in the order given; row i is the i-th of them.
-
-    Args:
-        rows: (n,) their numbers in ``text``.
-    """
-
-    def __init__(self, text, rows: Sequence[int]):
-        self._text, self._rows = text, np.asarray(rows, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Dict:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sentence {index} of {len(self)}")
-        return {**self._text[int(self._rows[index])], "row": index}
-
-    def token_pieces(self) -> Iterator[np.ndarray]:
-        """The ``input_ids`` (n,) of each row."""
-        return (self[i]["input_ids"] for i in range(len(self)))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(len(self),) int32, tokens of each sentence."""
-        return np.asarray(self._text.lengths[self._rows])
-
-    @property
-    def labels(self) -> np.ndarray:
-        """(len(self),) int64, the class of each row."""
-        return self._text.labels[self._rows]
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for equal rows of equal texts."""
-        return f"{self._text.fingerprint}-{hashlib.blake2b(self._rows.tobytes(), digest_size=8).hexdigest()}"
+        """Equal for equal rows of equal texts in an equal order."""
+        whole = self.texts[0].fingerprint
+        if len(self.texts) > 1:
+            names = "\n".join(text.fingerprint for text in self.texts)
+            whole = f"joined-{hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}"
+        return (
+            whole
+            if self._rows is None
+            else f"{whole}-{hashlib.blake2b(self._rows.tobytes(), digest_size=8).hexdigest()}"
+        )

@@ -6,9 +6,9 @@ import json
 import os
 import time
 import uuid
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,20 @@ from fastadv.data.sources.lines import LineReport
 PREFIXES = ("", "positive_", "negative_")
 """of the column names of a record's sentences: its own, its positive's, its hard negative's"""
 
-Tokens = Tuple[Sequence[int], Sequence[bool]]
-"""token ids of a sentence and which of them are special"""
+Row = Tuple[Optional[int], Sequence[Sequence[Sequence]]]
+"""the number of a row's label (None: no labels), and of each of its sentences the token ids, which of them are special,
+and of a pair of texts their types"""
 
 _STALE_AFTER_S = 24 * 3600
 
 
-def schema_of(num_fields: int) -> pa.Schema:
-    """The columns of records of 1 (a sentence), 2 (with a positive) or 3 sentences (with a hard negative too)."""
+def schema_of(num_fields: int, is_labelled: bool = False, is_pair: bool = False) -> pa.Schema:
+    """The columns of records of 1 (a sentence), 2 (with a positive) or 3 sentences (with a hard negative too).
+
+    Args:
+        is_labelled: with the class of each row.
+        is_pair: the sentence is a pair of texts, with the type of each token.
+    """
     columns = []
     for prefix in PREFIXES[:num_fields]:
         columns += [
@@ -34,15 +40,8 @@ def schema_of(num_fields: int) -> pa.Schema:
             (f"{prefix}sentence_id", pa.int64()),
             (f"{prefix}length", pa.int32()),
         ]
+    columns += [("label", pa.int32())] * is_labelled + [("token_type_ids", pa.list_(pa.int8()))] * is_pair
     return pa.schema(columns)
-
-
-def num_fields_of(schema: pa.Schema) -> int:
-    """How many sentences a record has; ValueError where it is no schema of ours."""
-    for num_fields in range(1, len(PREFIXES) + 1):
-        if schema.equals(schema_of(num_fields)):
-            return num_fields
-    raise ValueError(f"this is no tokenised text: its schema is {schema}")
 
 
 def sentence_id(token_ids: Sequence[int]) -> int:
@@ -54,24 +53,23 @@ def sentence_id(token_ids: Sequence[int]) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def record_batch(records: List[Sequence[Tokens]], num_fields: int) -> pa.RecordBatch:
-    """Records, each of ``num_fields`` sentences, as a record batch."""
+def record_batch(rows: List[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a `schema_of` as a record batch."""
     columns: List = []
-    for which in range(num_fields):
-        token_lists = [record[which][0] for record in records]
-        lengths = np.array([len(tokens) for tokens in token_lists], dtype=np.int32)
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        total = int(offsets[-1])
-        tokens = np.fromiter(chain.from_iterable(token_lists), np.int32, total)
-        special = np.fromiter(chain.from_iterable(record[which][1] for record in records), np.bool_, total)
-        columns += [
-            pa.ListArray.from_arrays(offsets, tokens),
-            pa.ListArray.from_arrays(offsets, pa.array(special)),
-            np.array([sentence_id(tokens) for tokens in token_lists], dtype=np.int64),
-            lengths,
-        ]
-    return pa.record_batch(columns, schema=schema_of(num_fields))
+    for of_field in zip(*(sentences for _, sentences in rows)):
+        tokens, special, *types = zip(*of_field)
+        columns += [_lists(tokens, np.int32), _lists(special, np.bool_)]
+        columns += [[sentence_id(of_sentence) for of_sentence in tokens], [len(of_sentence) for of_sentence in tokens]]
+    if "label" in schema.names:
+        columns.append([label for label, _ in rows])
+    if "token_type_ids" in schema.names:
+        columns.append(_lists(types[0], np.int8))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _lists(lists: Sequence[Sequence], dtype: type) -> pa.ListArray:
+    offsets = np.array([0, *accumulate(map(len, lists))], dtype=np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.array(np.fromiter(chain.from_iterable(lists), dtype, offsets[-1])))
 
 
 def write_file(
@@ -97,11 +95,8 @@ def write_file(
             metadata = {"report": json.dumps(dataclasses.asdict(report)), **more()}
             writer.write_batch(pa.RecordBatch.from_pylist([], schema), custom_metadata=metadata)
         # The name must not reach the disk before the bytes do.
-        descriptor = os.open(aside, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(aside, "rb") as written:
+            os.fsync(written.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

@@ -10,32 +10,24 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from tqdm.auto import tqdm
 
 from fastadv.data.packing import PackedBatch
-from fastadv.data.records import (
-    PREFIXES,
-    MappedColumn,
-    Tokens,
-    num_fields_of,
-    record_batch,
-    schema_of,
-    sentence_id,
-    write_file,
-)
+from fastadv.data.records import PREFIXES, MappedColumn, Row, record_batch, schema_of, sentence_id, write_file
 from fastadv.data.sources.find import Record, iterate_sentences, named_fields, open_source, records_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
 from fastadv.errors import UserError
 
 __all__ = ["LineReport", "TokenizedText", "collate", "iterate_sentences", "sentence_id"]
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 Tokenize = Callable[[List[str]], Tuple[Sequence[Sequence[int]], Sequence[Sequence[bool]]]]
 
 logger = logging.getLogger(__name__)
@@ -91,30 +83,28 @@ class TokenizedText:
     Pickles as its path: a loader process maps the file itself.
     """
 
+    _what = "tokenised text"
+    _schemas = [schema_of(num_fields) for num_fields in range(1, len(PREFIXES) + 1)]
+
     def __init__(self, path: str | os.PathLike):
         """Maps a file that `build` wrote; ValueError, KeyError, TypeError or OSError when it is none."""
         self.path = Path(path)
         reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
-        self.num_fields = self._num_fields_of(reader.schema)
+        if not any(reader.schema.equals(schema) for schema in self._schemas):
+            raise ValueError(f"this is no {self._what}: its schema is {reader.schema}")
+        self._columns = reader.schema.names
         # The last batch has no rows: it carries what is known only once all else is written.
-        _, metadata = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
-        self.report = LineReport(**json.loads(metadata[b"report"]))
-        self._metadata = metadata
+        _, self._metadata = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+        self.report = LineReport(**json.loads(self._metadata[b"report"]))
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches - 1)]
-        self._starts = [0]
-        for batch in self._batches:
-            self._starts.append(self._starts[-1] + batch.num_rows)
-        self._views: List[Optional[tuple]] = [None] * len(self._batches)
-
-    def _num_fields_of(self, schema: pa.Schema) -> int:
-        """How many sentences a record has; ValueError where ``schema`` is not that of this class's files."""
-        return num_fields_of(schema)
+        self._starts = [0, *accumulate(batch.num_rows for batch in self._batches)]
+        self._views: List[Optional[list]] = [None] * len(self._batches)
 
     def __getstate__(self):
         return {"path": self.path}
 
     def __setstate__(self, state):
-        self.__init__(state["path"])
+        self.__init__(**state)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -143,37 +133,22 @@ class TokenizedText:
         return MappedColumn([batch.column(name).to_numpy() for batch in self._batches], dtype)
 
     def __getitem__(self, index: int) -> Dict:
-        which, row = self._place_of(index)
-        if self._views[which] is None:
-            self._views[which] = tuple(
-                self._view(self._batches[which], prefix) for prefix in PREFIXES[: self.num_fields]
-            )
-        values: Dict = {}
-        for prefix, (offsets, tokens, special, ids) in zip(PREFIXES, self._views[which]):
-            start, end = int(offsets[row]), int(offsets[row + 1])
-            values[f"{prefix}input_ids"] = tokens[start:end]
-            # Booleans lie in memory as bits; only this row's are spread out.
-            values[f"{prefix}is_special"] = special.slice(start, end - start).to_numpy(zero_copy_only=False)
-            values[f"{prefix}sentence_id"] = int(ids[row])
-            values[f"{prefix}length"] = end - start
-        return values
-
-    def _place_of(self, index: int) -> Tuple[int, int]:
-        """The record batch that has a row, and the row's number in it."""
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         which = bisect_right(self._starts, index) - 1
-        return which, index - self._starts[which]
-
-    @staticmethod
-    def _view(batch: pa.RecordBatch, prefix: str) -> tuple:
-        ids = batch.column(f"{prefix}input_ids")
-        return (
-            ids.offsets.to_numpy(),
-            ids.values.to_numpy(),
-            batch.column(f"{prefix}is_special").values,
-            batch.column(f"{prefix}sentence_id").to_numpy(),
-        )
+        at = index - self._starts[which]
+        if self._views[which] is None:
+            self._views[which] = [_view(column) for column in self._batches[which].columns]
+        row: Dict = {}
+        for name, (offsets, values) in zip(self._columns, self._views[which]):
+            if offsets is None:
+                row[name] = int(values[at])
+                continue
+            row[name] = values[int(offsets[at]) : int(offsets[at + 1])]
+            if isinstance(values, pa.Array):
+                # Booleans lie in memory as bits; only this row's are spread out.
+                row[name] = row[name].to_numpy(zero_copy_only=False)
+        return row
 
     @classmethod
     def build(
@@ -209,45 +184,59 @@ class TokenizedText:
         fields = named_fields(field, positive_field, negative_field)
         content, num_expected = opened.identity()
         inputs = [content, tokenizer_fingerprint, max_length, field, split, max_sentences, MAX_BYTES_PER_LINE]
-        key = hashlib.blake2b(json.dumps([FORMAT_VERSION, *inputs, *fields[1:]]).encode(), digest_size=16).hexdigest()
-        path = Path(cache_dir).expanduser() / f"tokens-{key}.arrow"
-        text = cls._reused(path)
-        if text is not None:
-            return text
         report = LineReport()
-        records = records_of(opened, source, fields, report, MAX_BYTES_PER_LINE)
-        with progress_bar(num_expected, max_sentences, progress) as bar:
-            rows = _tokenized_rows(records, encoder_tokenize, max_length, max_sentences, report, bar)
-            schema, num_fields = schema_of(len(fields)), len(fields)
-            batches = in_batches(rows, _num_tokens, lambda held: record_batch(held, num_fields))
-            cls._write(path, batches, schema, report)
-        return cls._built(path, source)
+
+        def count(record: Record) -> None:
+            report.num_without_tokens += 1
+
+        rows = tokenised(
+            records_of(opened, source, fields, report, MAX_BYTES_PER_LINE),
+            lambda record: record,
+            partial(by_column, encoder_tokenize),
+            max_length,
+            max_sentences,
+            count,
+            num_expected,
+            progress,
+        )
+        unlabelled = ((None, sentences) for _, sentences in rows)
+        key = [FORMAT_VERSION, *inputs, *fields[1:]]
+        return cls._built(Path(cache_dir), "tokens", key, source, schema_of(len(fields)), unlabelled, report)
 
     @classmethod
-    def _reused(cls, path: Path) -> Optional["TokenizedText"]:
-        """The file that an earlier build left, or None where there is none, or only a damaged one."""
-        if not path.exists():
-            return None
-        try:
-            text = cls(path)
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            logger.warning("%s is damaged (%s); tokenising again", path, str(error).splitlines()[0])
-            return None
-        logger.info("reusing the tokenised text %s: %s", path, text.report.summary())
-        return text
+    def _built(
+        cls,
+        cache_dir: Path,
+        prefix: str,
+        key: List,
+        source: str | os.PathLike,
+        schema: pa.Schema,
+        rows: Iterator[Row],
+        report: LineReport,
+        more: Callable[[], Dict[str, str]] = dict,
+    ) -> "TokenizedText":
+        """The file of a key in ``cache_dir``: the one that an earlier build left, else ``rows`` written to it.
 
-    @staticmethod
-    def _write(path: Path, *contents) -> None:
-        """`fastadv.data.records.write_file`, whose errors are the user's: the cache is where the config says."""
+        Args:
+            report: complete once ``rows`` is exhausted.
+            more: see `fastadv.data.records.write_file`.
+        """
+        digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
+        path = cache_dir.expanduser() / f"{prefix}-{digest}.arrow"
+        if path.exists():
+            try:
+                text = cls(path)
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                logger.warning("%s is damaged (%s); tokenising again", path, str(error).splitlines()[0])
+            else:
+                logger.info("reusing the tokenised text %s: %s", path, text.report.summary())
+                return text
         try:
-            write_file(path, *contents)
+            write_file(path, _in_batches(rows, schema), schema, report, more)
         except OSError as error:
             raise UserError(
                 f"the tokenised text cannot be written to {path.parent} (data.cache_dir): {error.strerror or error}"
             ) from error
-
-    @classmethod
-    def _built(cls, path: Path, source: str | os.PathLike) -> "TokenizedText":
         text = cls(path)
         if not len(text):
             path.unlink(missing_ok=True)
@@ -256,79 +245,73 @@ class TokenizedText:
         return text
 
 
-def progress_bar(num_expected: Optional[int], max_sentences: Optional[int], progress: bool) -> tqdm:
-    """The bar of a build; ``num_expected`` as `fastadv.data.sources.find.RecordSource.identity` gives it."""
-    if max_sentences is not None:
-        num_expected = max_sentences if num_expected is None else min(num_expected, max_sentences)
-    return tqdm(total=num_expected, desc="tokenising", unit=" sentences", disable=not progress, leave=False)
+def _view(column: pa.Array) -> tuple:
+    """(offsets, values) of a column of lists, (None, values) of one of numbers, where they lie."""
+    if not pa.types.is_list(column.type):
+        return None, column.to_numpy()
+    values = column.values
+    return column.offsets.to_numpy(), values if pa.types.is_boolean(values.type) else values.to_numpy()
 
 
-def _tokenized_rows(
-    records: Iterator[Record],
-    encoder_tokenize: Tokenize,
+def by_column(encoder_tokenize: Tokenize, *columns: List[str]) -> Iterator[tuple]:
+    """The sentences of each row, every column of texts tokenised by itself."""
+    return zip(*(list(zip(*encoder_tokenize(texts), strict=True)) for texts in columns), strict=True)
+
+
+def tokenised(
+    rows: Generator[T, None, None],
+    texts_of: Callable[[T], Sequence[str]],
+    tokenise: Callable[..., Iterable[Sequence[Sequence[Sequence]]]],
     max_length: int,
-    max_sentences: Optional[int],
-    report: LineReport,
-    bar: tqdm,
-) -> Iterator[Tuple[Tokens, ...]]:
-    """Yields the tokens of each record whose sentences all have a token of their own."""
-    num_left = max_sentences
-    while num_left is None or num_left > 0:
-        taken = take(records, at_a_time(num_left), _num_characters)
-        if not taken:
-            return
-        for row in zip(*(_tokenized(texts, encoder_tokenize, max_length) for texts in zip(*taken)), strict=True):
-            if any(all(special) for _, special in row):
-                report.num_without_tokens += 1
-                continue
-            if num_left is not None:
-                num_left -= 1
-            yield row
-        bar.update(len(taken))
+    max_rows: Optional[int],
+    on_wordless: Callable[[T], None],
+    num_expected: Optional[int],
+    progress: bool,
+) -> Iterator[Tuple[T, Sequence[Sequence[Sequence]]]]:
+    """Yields each row whose sentences all have a token of their own, and its sentences as tokens.
+
+    Args:
+        tokenise: columns of texts -> the sentences of each row, as `fastadv.data.records.Row` has them.
+        max_rows: only the first so many that are yielded.
+        on_wordless: called with a row that is left out, or ends it all by an error.
+        num_expected: at least as many rows as there are, for the bar; None: not known.
+    """
+    limits = [number for number in (num_expected, max_rows) if number is not None]
+    num_left = max_rows
+    with tqdm(
+        total=min(limits, default=None), desc="tokenising", unit=" sentences", disable=not progress, leave=False
+    ) as bar:
+        while num_left is None or num_left > 0:
+            taken, num_characters = [], 0
+            for row in islice(rows, min(_SENTENCES_A_CALL, num_left or _SENTENCES_A_CALL)):
+                taken.append(row)
+                num_characters += sum(map(len, texts_of(row)))
+                if num_characters >= _CHARACTERS_A_CALL:
+                    break
+            if not taken:
+                return
+            for row, sentences in zip(taken, tokenise(*map(list, zip(*map(texts_of, taken)))), strict=True):
+                longest = max(len(tokens) for tokens, *_ in sentences)
+                if longest > max_length:
+                    raise ValueError(f"the tokenizer gave {longest} tokens, more than max_length {max_length}")
+                if any(all(special) for _, special, *_ in sentences):
+                    on_wordless(row)
+                    continue
+                num_left = None if num_left is None else num_left - 1
+                yield row, sentences
+            bar.update(len(taken))
+    # Rows that are left unread end here, so that the report of those read is complete.
+    rows.close()
 
 
-def at_a_time(num_left: Optional[int]) -> int:
-    """Texts of a call of the tokenizer, of which ``num_left`` are still wanted; None: all there are."""
-    return _SENTENCES_A_CALL if num_left is None else min(_SENTENCES_A_CALL, num_left)
-
-
-def _tokenized(texts: Sequence[str], encoder_tokenize: Tokenize, max_length: int) -> Iterator[Tokens]:
-    for tokens, special in zip(*encoder_tokenize(list(texts)), strict=True):
-        if len(tokens) > max_length:
-            raise ValueError(f"the tokenizer gave {len(tokens)} tokens, more than max_length {max_length}")
-        yield tokens, special
-
-
-def take(rows: Iterator[Row], most: int, num_characters_of: Callable[[Row], int]) -> List[Row]:
-    """The next ``most`` rows, or fewer where they are long."""
-    taken, num_characters = [], 0
-    for row in islice(rows, most):
-        taken.append(row)
-        num_characters += num_characters_of(row)
-        if num_characters >= _CHARACTERS_A_CALL:
-            break
-    return taken
-
-
-def in_batches(
-    rows: Iterator[Row], num_tokens_of: Callable[[Row], int], make: Callable[[List[Row]], pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Rows as the record batches that ``make`` makes of a few thousand of them."""
+def _in_batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     held: List[Row] = []
     num_tokens = 0
     for row in rows:
         held.append(row)
-        num_tokens += num_tokens_of(row)
+        num_tokens += sum(len(tokens) for tokens, *_ in row[1])
         if len(held) == _ROWS_A_BATCH or num_tokens >= _TOKENS_A_BATCH:
-            yield make(held)
+            yield record_batch(held, schema)
             held, num_tokens = [], 0
     if held:
-        yield make(held)
-
-
-def _num_characters(record: Record) -> int:
-    return sum(map(len, record))
-
-
-def _num_tokens(row: Tuple[Tokens, ...]) -> int:
-    return sum(len(tokens) for tokens, _ in row)
+        yield record_batch(held, schema)

@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any, Iterator
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fastadv.config.schema import Config
 from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.labelled.labels import LabelMap, describe_classes
 from fastadv.data.labelled.text import LabelledText, agree
-from fastadv.data.mixture import JoinedText, SelectedText, describe_sources, weighted_sources
+from fastadv.data.mixture import TrainingRows, describe_sources, weighted_sources
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import TokenizedText, collate
 from fastadv.data.variants.text_variants import TextVariants, VariantData
@@ -55,7 +57,7 @@ class TrainingData:
             for warning in warnings:
                 logger.warning("%s", warning)
         _require_negatives(config, texts)
-        self.text = texts[0] if len(texts) == 1 else JoinedText(texts)
+        self.text = texts[0] if len(texts) == 1 else TrainingRows(texts)
         self.variants: TextVariants | None = None
         self._config, self._collate = config, partial(collate, position_offset=encoder.position_offset)
         self._variant_data: VariantData | None = None
@@ -64,7 +66,7 @@ class TrainingData:
             self._variant_data = self._read_variants()
             rows = self._variant_data.rows
             if rows is not None:
-                self.text = SelectedText(self.text, rows)
+                self.text = TrainingRows(texts, rows)
                 counts = np.diff(np.searchsorted(rows, np.cumsum(counts)), prepend=0).tolist()
         parts = [(count, source.weight) for count, source in zip(counts, sources, strict=True)]
         self.order = BatchOrder(
@@ -116,8 +118,7 @@ class TrainingData:
             return
         if self._variant_data is None:
             self._variant_data = self._read_variants()
-        self.variants = self._variant_data.variants(encoder, self._config.train.seed)
-        self.variants.keep(objective.needs.variants)
+        self.variants = self._variant_data.variants(objective.needs.variants, encoder, self._config.train.seed)
 
     def _read_variants(self) -> VariantData:
         sources = [source.path for source in weighted_sources(self._config.data.train)]
@@ -161,3 +162,11 @@ def _require_negatives(config: Config, texts: list[TokenizedText | LabelledText]
         f"data.train: {describe_sources(config.data.train)} {what} after truncation to {config.encoder.max_length} "
         "tokens; expected two different ones or more, for a sentence's negatives are the others"
     )
+
+
+def count_tokens(text: TokenizedText | TrainingRows, vocab_size: int) -> Tensor:
+    """(vocab_size,) int64, how often each token occurs, special tokens among them."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for tokens in text.token_pieces():
+        counts += np.bincount(tokens, minlength=vocab_size)
+    return torch.from_numpy(counts)

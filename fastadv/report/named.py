@@ -5,10 +5,10 @@ system a model is a seed of; a run on the page is known by its own folder.
 """
 
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from fastadv.evaluation.model_names import short_names
-from fastadv.report.records import EmbeddingAttack, Evaluation, Model, TextAttack
+from fastadv.report.records import EmbeddingAttack, Evaluation, Model, Number, TextAttack
 from fastadv.report.sources import Source
 
 
@@ -49,6 +49,14 @@ def system_name(source: str, system: str, evaluations: Sequence[Tuple[str, Evalu
     """With the source's name before it where another evaluation has a system of that name."""
     is_shared = sum(system in evaluation.systems for _, evaluation in evaluations) > 1
     return f"{source}: {system}" if is_shared else system
+
+
+def means_of(evaluations: Sequence[Tuple[str, Evaluation]]) -> Iterator[Tuple[str, Number]]:
+    """What the page calls a system, and a mean over its models."""
+    for source, evaluation in evaluations:
+        for number in evaluation.numbers:
+            if number.model is None:
+                yield system_name(source, number.system, evaluations), number
 
 
 def looks_of(sources: Sequence[Source]) -> Looks:

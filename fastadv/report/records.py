@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from fastadv.evaluation.suite.schema import Quantity, quantities_of, quantity_of
 from fastadv.evaluation.text.rows import TextAttackRow
 from fastadv.evaluation.text_report.findings import findings_in, sentence
-from fastadv.evaluation.text_report.page import class_word, recipe_name
+from fastadv.evaluation.text_report.page import recipe_name
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.table import Estimate
 from fastadv.report.old_form import in_todays_form
@@ -68,17 +68,12 @@ class TextAttackOfModel:
     queries: Estimate
     words_changed: Estimate
 
-    @property
-    def is_control(self) -> bool:
-        return self.control_of is not None
-
 
 @dataclass(frozen=True)
 class TextAttack:
     """text-attack.json, and the rows beside it."""
 
     attack: str
-    class_word: str
     models: List[TextAttackOfModel]
     findings: List[dict]
     """what `fastadv.evaluation.text_report.findings.sentence` puts into words"""
@@ -103,6 +98,11 @@ class Geometry:
     positives: str
     num_sentences: int
     models: List[GeometryOfModel]
+
+    @property
+    def group(self) -> tuple:
+        """Equal for geometries whose numbers compare."""
+        return self.data, self.positives, self.num_sentences
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def read_text_attack(found: dict) -> TextAttack:
         # What is wrong with one shows here, where the file is known.
         sentence(finding)
     any_cap, caps = ([f for f in findings if (f["cap"] == "any") is i] for i in (True, False))
-    return TextAttack(_text(title), class_word(found), models, any_cap, caps)
+    return TextAttack(_text(title), models, any_cap, caps)
 
 
 def _control_of(control: Optional[dict]) -> Optional[Tuple[str, str]]:

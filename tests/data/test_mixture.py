@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastadv.data.batching import BatchOrder
-from fastadv.data.mixture import JoinedText, WeightedSource, describe_sources, weighted_sources
+from fastadv.data.mixture import TrainingRows, WeightedSource, describe_sources, weighted_sources
 from fastadv.data.records import MappedColumn
 from fastadv.data.text import TokenizedText
 from fastadv.errors import UserError
+from tests.data.test_tokenized_text import tokenize
 
 parts_of = st.lists(st.tuples(st.integers(1, 12), st.floats(0.1, 3.5)), min_size=1, max_size=4)
 law = settings(derandomize=True, deadline=None, max_examples=60)
@@ -84,11 +85,6 @@ def test_data_train_as_a_list_and_in_words():
     assert describe_sources(entries) == "a.txt (weight 2.5), b.csv"
 
 
-def tokenize(texts):
-    tokens = [[1, *text.encode()[:6], 2] for text in texts]
-    return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
-
-
 def test_joined_texts_are_end_to_end(tmp_path):
     (tmp_path / "a.txt").write_text("one\nfour\n")
     (tmp_path / "b.csv").write_text("id,text\n1,three\n")
@@ -96,13 +92,13 @@ def test_joined_texts_are_end_to_end(tmp_path):
         TokenizedText.build(tmp_path / name, tokenize, "bytes", 8, cache_dir=tmp_path / "cache", progress=False)
         for name in ("a.txt", "b.csv")
     ]
-    joined = pickle.loads(pickle.dumps(JoinedText(texts)))
+    joined = pickle.loads(pickle.dumps(TrainingRows(texts)))
     assert len(joined) == 3 and joined.lengths.tolist() == [5, 6, 7]
     assert [joined[i]["sentence_id"] for i in range(3)] == [row["sentence_id"] for text in texts for row in text]
     for outside in (3, -1):
         with pytest.raises(IndexError):
             joined[outside]
-    assert joined.fingerprint == JoinedText(texts).fingerprint != JoinedText(texts[::-1]).fingerprint
+    assert joined.fingerprint == TrainingRows(texts).fingerprint != TrainingRows(texts[::-1]).fingerprint
 
 
 @law

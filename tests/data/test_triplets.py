@@ -10,14 +10,10 @@ import pytest
 from fastadv.data.sources.find import open_source
 from fastadv.data.text import TokenizedText, collate, sentence_id
 from fastadv.errors import UserError
+from tests.data.test_tokenized_text import tokenize
 
 COLUMNS = ("query", "same", "other")
 TRIPLETS = [("ab", "abc", "x"), ("cd", "c", "yz"), ("ef", "efg", "xyz")]
-
-
-def tokenize(texts):
-    tokens = [[1, *(ord(c) for c in text if c.isalpha())][:7] + [2] for text in texts]
-    return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
 
 
 def write_csv(path):
@@ -65,7 +61,7 @@ def split(batch):
 def test_every_format_gives_the_columns_named(tmp_path, build, name, num_fields):
     WRITERS[name](tmp_path / name)
     text = pickle.loads(pickle.dumps(build(tmp_path / name, num_fields)))
-    assert text.num_fields == num_fields and len(text) == 3
+    assert len(text[0]) == 4 * num_fields and len(text) == 3
     batch = partial(collate, position_offset=2)([text[2], text[0]])
     rows = [TRIPLETS[2], TRIPLETS[0]]
     for which, packed in enumerate((batch, batch.positive, batch.hard_negative)):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fastadv.data import text as text_module
-from fastadv.data.mixture import JoinedText
+from fastadv.data.mixture import TrainingRows
 from fastadv.data.text import TokenizedText
-from fastadv.engine.token_counts import count_tokens
+from fastadv.engine.training_data import count_tokens
 
 CLS, SEP, VOCAB_SIZE = 1, 2, 128
 
@@ -31,7 +31,7 @@ def test_every_token_of_every_row_is_counted(tmp_path, monkeypatch, rows_a_batch
     triplets = TokenizedText.build(
         tmp_path / "a.csv", tokenize, "letters", **options, positive_field="near", negative_field="far"
     )
-    for text, times in ((alone, 1), (triplets, 1), (JoinedText([alone, alone]), 2)):
+    for text, times in ((alone, 1), (triplets, 1), (TrainingRows([alone, alone]), 2)):
         counts = count_tokens(text, VOCAB_SIZE)
         expected = Counter(int(token) for i in range(len(text)) for token in text[i]["input_ids"])
         assert counts.dtype == torch.int64 and counts.shape == (VOCAB_SIZE,)

@@ -11,11 +11,8 @@ from matplotlib.figure import Figure
 from bench.studies.sentence.arms import BY_NAME, REFERENCE
 from bench.studies.sentence.read import Cell, Records, Table
 from bench.studies.sentence.records import AT_TWO_WORDS
-from fastadv.evaluation.embeddings import chart as attack_chart
+from fastadv.pages.drawing import COLOURS, MARKERS
 from fastadv.pages.style import PANEL_SIZE, PRINT, STYLE, frame
-
-# One more than a chart of attacks has: there are seven systems.
-COLOURS, MARKERS = (*attack_chart.COLOURS, PRINT.ink), (*attack_chart.MARKERS, "X")
 
 _ATTACKED = "centred cosine"
 _TEXT_RATES = (("any words", "attack success"), ("≤ 2 words", AT_TWO_WORDS))

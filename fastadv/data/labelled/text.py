@@ -8,36 +8,21 @@ with other classes, share it.
 import hashlib
 import json
 import os
+from operator import attrgetter
 from pathlib import Path
-from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
-import pyarrow as pa
-from tqdm.auto import tqdm
 
 from fastadv.data.labelled.find import LABEL, TEXT, new_found_labels, open_labelled
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, agree_on_labels
-from fastadv.data.records import record_batch, schema_of
+from fastadv.data.records import schema_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
-from fastadv.data.text import FORMAT_VERSION, TokenizedText, at_a_time, in_batches, progress_bar, take
+from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, tokenised
 from fastadv.errors import UserError
 
 # Part of every cache key: raise it when labelled rows or their file change.
 LABELLED_VERSION = 1
-
-
-class _Row(NamedTuple):
-    tokens: Sequence[int]
-    is_special: Sequence[bool]
-    types: Optional[Sequence[int]]
-    """of a pair"""
-    label: int
-    """its place among the labels in the order they were found"""
-
-
-def _schema(is_pair: bool) -> pa.Schema:
-    schema = schema_of(1).append(pa.field("label", pa.int32()))
-    return schema.append(pa.field("token_type_ids", pa.list_(pa.int8()))) if is_pair else schema
 
 
 class LabelledText(TokenizedText):
@@ -50,6 +35,9 @@ class LabelledText(TokenizedText):
     Made by `build`; `with_labels` gives the same rows by another model's classes. Pickles as its path and classes.
     """
 
+    _what = "labelled text"
+    _schemas = [schema_of(1, True, is_pair) for is_pair in (False, True)]
+
     def __init__(self, path: str | os.PathLike, source: str = "", label_map: Optional[LabelMap] = None):
         """
         Args:
@@ -61,25 +49,14 @@ class LabelledText(TokenizedText):
             UserError: a label that is not in ``label_map``.
         """
         super().__init__(path)
-        self.source = source
+        self.source, self.is_pair = source, "token_type_ids" in self._columns
         self.found_labels = FoundLabels.from_json(self._metadata[b"labels"], source)
         if len(self):
             self.label_map = self.found_labels.label_map if label_map is None else label_map
             self._ids = self.label_map.ids_of(self.found_labels)
-        self._label_views = [batch.column("label").to_numpy() for batch in self._batches]
-        self._type_views: List[Optional[tuple]] = [None] * len(self._batches)
-
-    def _num_fields_of(self, schema: pa.Schema) -> int:
-        self.is_pair = schema.equals(_schema(is_pair=True))
-        if not self.is_pair and not schema.equals(_schema(is_pair=False)):
-            raise ValueError(f"this is no labelled text: its schema is {schema}")
-        return 1
 
     def __getstate__(self):
         return {"path": self.path, "source": self.source, "label_map": self.label_map}
-
-    def __setstate__(self, state):
-        self.__init__(**state)
 
     def with_labels(self, label_map: LabelMap) -> "LabelledText":
         """The same rows by the classes of ``label_map``, as dev and test data are read by those of training.
@@ -98,7 +75,7 @@ class LabelledText(TokenizedText):
     @property
     def labels(self) -> np.ndarray:
         """(len(self),) int64, the class of each row."""
-        return np.array(self._ids, dtype=np.int64)[np.concatenate(self._label_views)]
+        return np.array(self._ids, dtype=np.int64)[np.asarray(self._column("label", np.int32))]
 
     @property
     def class_counts(self) -> Dict[str, int]:
@@ -107,16 +84,7 @@ class LabelledText(TokenizedText):
 
     def __getitem__(self, index: int) -> Dict:
         row = super().__getitem__(index)
-        which, at = self._place_of(index)
-        row["label"] = self._ids[int(self._label_views[which][at])]
-        row["row"] = index
-        if self.is_pair:
-            if self._type_views[which] is None:
-                types = self._batches[which].column("token_type_ids")
-                self._type_views[which] = types.offsets.to_numpy(), types.values.to_numpy()
-            offsets, values = self._type_views[which]
-            row["token_type_ids"] = values[int(offsets[at]) : int(offsets[at + 1])]
-        return row
+        return {**row, "label": self._ids[row["label"]], "row": index}
 
     @classmethod
     def build(
@@ -145,22 +113,35 @@ class LabelledText(TokenizedText):
         """
         opened = open_labelled(source, label_field, field, pair_field, split)
         content, num_expected = opened.identity()
-        inputs = [content, encoder.tokenizer_fingerprint, encoder.max_length, opened.text_columns, opened.label_column]
         is_pair = len(opened.text_columns) == 2
-        if is_pair:
-            inputs.append(encoder.num_token_types)
+        inputs = [content, encoder.tokenizer_fingerprint, encoder.max_length, opened.text_columns, opened.label_column]
+        inputs += [encoder.num_token_types] * is_pair
         versions = [FORMAT_VERSION, LABELLED_VERSION]
-        key = json.dumps(["labelled", *versions, *inputs, opened.given, split, max_sentences, MAX_BYTES_PER_LINE])
-        digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-        path = Path(cache_dir).expanduser() / f"tokens-labelled-{digest}.arrow"
-        text = cls._reused(path)
-        if text is None:
-            report, found = LineReport(), new_found_labels(opened, source)
-            with progress_bar(num_expected, max_sentences, progress) as bar:
-                rows = _tokenized_rows(opened.rows(report), encoder, max_sentences, found, opened.text_columns, bar)
-                batches = in_batches(rows, lambda row: len(row.tokens), lambda held: _record_batch(held, is_pair))
-                cls._write(path, batches, _schema(is_pair), report, lambda: {"labels": found.to_json()})
-            text = cls._built(path, source)
+        key = ["labelled", *versions, *inputs, opened.given, split, max_sentences, MAX_BYTES_PER_LINE]
+        report, found = LineReport(), new_found_labels(opened, source)
+
+        def tokenise(*columns: List[str]) -> Iterable:
+            if not is_pair:
+                return by_column(encoder.tokenize, *columns)
+            return ((sentence,) for sentence in zip(*encoder.tokenize_pairs(*columns), strict=True))
+
+        def refuse(row: LabelledRow) -> None:
+            column = opened.text_columns[0]
+            raise UserError(f"{found.locate(row.where)}, column {column}: the tokenizer finds no word in it")
+
+        rows = tokenised(
+            opened.rows(report),
+            attrgetter("texts"),
+            tokenise,
+            encoder.max_length,
+            max_sentences,
+            refuse,
+            num_expected,
+            progress,
+        )
+        numbered = ((found.add(row.label, row.file, row.where), sentences) for row, sentences in rows)
+        schema, labels = schema_of(1, True, is_pair), lambda: {"labels": found.to_json()}
+        text = cls._built(Path(cache_dir), "tokens-labelled", key, source, schema, numbered, report, labels)
         return cls(text.path, os.fspath(source))
 
 
@@ -182,42 +163,3 @@ def agree(texts: Sequence[LabelledText], names: Optional[Sequence[str]] = None) 
         )
     label_map = agree_on_labels([text.found_labels for text in texts], names)
     return [text.with_labels(label_map) for text in texts]
-
-
-def _tokenized_rows(
-    rows: Generator[LabelledRow, None, None],
-    encoder,
-    max_sentences: Optional[int],
-    found: FoundLabels,
-    columns: Sequence[str],
-    bar: tqdm,
-) -> Iterator[_Row]:
-    num_left = max_sentences
-    while num_left is None or num_left > 0:
-        taken = take(rows, at_a_time(num_left), lambda row: sum(map(len, row.texts)))
-        if not taken:
-            return
-        texts = [list(of_column) for of_column in zip(*(row.texts for row in taken))]
-        if len(texts) == 1:
-            tokenized = (*encoder.tokenize(texts[0]), [None] * len(taken))
-        else:
-            tokenized = encoder.tokenize_pairs(*texts)
-        for row, tokens, special, types in zip(taken, *tokenized, strict=True):
-            if len(tokens) > encoder.max_length:
-                raise ValueError(f"the tokenizer gave {len(tokens)} tokens, more than max_length {encoder.max_length}")
-            if all(special):
-                raise UserError(f"{found.locate(row.where)}, column {columns[0]}: the tokenizer finds no word in it")
-            yield _Row(tokens, special, types, found.add(row.label, row.file, row.where))
-        num_left = None if num_left is None else num_left - len(taken)
-        bar.update(len(taken))
-    # Rows that are left unread end here, so that the report of those read is complete.
-    rows.close()
-
-
-def _record_batch(rows: List[_Row], is_pair: bool) -> pa.RecordBatch:
-    plain = record_batch([((row.tokens, row.is_special),) for row in rows], 1)
-    columns = [*plain.columns, np.array([row.label for row in rows], dtype=np.int32)]
-    if is_pair:
-        types = np.fromiter((kind for row in rows for kind in row.types), np.int8, sum(len(row.types) for row in rows))
-        columns.append(pa.ListArray.from_arrays(plain.column("input_ids").offsets, types))
-    return pa.record_batch(columns, schema=_schema(is_pair))

@@ -28,6 +28,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.search import SEARCHES, Found, Radius, Target, attacking
+from fastadv.evaluation.vectors.geometry import cosine_distances
 
 Part = Dict[str, np.ndarray]
 """what one radius gave, or the clean pass: one value a text by name"""
@@ -251,7 +252,7 @@ class _Attack:
             part["is_right"][chosen] = found.is_right.cpu().numpy()
             vectors, clean = found.end.vectors.double().cpu().numpy(), self.clean_vectors[chosen]
             distances["distance_l2"][chosen] = np.linalg.norm(vectors - clean, axis=1)
-            distances["distance_cosine"][chosen] = _cosine_distances(vectors, clean)
+            distances["distance_cosine"][chosen] = cosine_distances(vectors, clean)
         return {**part, **distances} if self.settings.measure_distances else part
 
     def _right_after(self, rows: np.ndarray, size: float, restart: int, bar: tqdm) -> np.ndarray:
@@ -273,12 +274,6 @@ class _Attack:
             found = search(there, self.settings, self.epsilon, size, restart, chosen.tolist())
             is_right[chosen] = here.at(found.end.delta).is_right.cpu().numpy()
         return is_right
-
-
-def _cosine_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(N,) 1 − cos of rows of x and y (N, D); 1 where one of them is zero, NaN where one is not finite."""
-    lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
-    return 1 - (x * y).sum(axis=1) / np.where(lengths == 0, 1, lengths)
 
 
 def search(

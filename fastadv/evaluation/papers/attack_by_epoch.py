@@ -9,10 +9,10 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from fastadv.config.text_attack import CAPS
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
 from fastadv.evaluation.text_report.page import recipe_name
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import read_json
+from fastadv.pages.drawing import COLOURS, MARKERS
 from fastadv.pages.png import png_figure
 from fastadv.pages.style import PRINT, frame
 

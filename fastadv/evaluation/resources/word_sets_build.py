@@ -6,12 +6,13 @@ METHODS: synonyms are the 100 nearest neighbours of cosine 0.8 and more, in a co
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from fastadv.config.commands import WordSetSettings
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.counter_fitting import CounterFitting, counter_fit
@@ -25,18 +26,6 @@ _SAMPLE = (
     *("good", "bad", "film", "story", "boring", "funny", "terrible", "happy"),
     *("man", "women", "children", "walking", "quickly", "increase", "said", "company"),
 )
-
-
-@dataclass(frozen=True)
-class WordSetSettings:
-    num_neighbours: int = 100
-    min_cosine: float = 0.8
-    num_components: int = 8
-    """directions common to all vectors that are taken out first, with their mean"""
-    max_words: int = 60_000
-    """the first so many words of the vectors, commonest first, that WordNet knows"""
-    min_pair_cosine: float = 0.3
-    """WordNet's pairs of words that lie further apart in the vectors share a rare sense only, and are no constraint"""
 
 
 def choose_words(vectors: WordVectors, lexicon_of: Callable[[Sequence[str]], Lexicon], max_words: int) -> List[str]:

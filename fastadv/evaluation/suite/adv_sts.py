@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 from fastadv.errors import UserError
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
 from fastadv.evaluation.suite.numbers import Measured, spearman_measured
-from fastadv.evaluation.suite.parts import Found, Part, PartData, SuiteOptions, check_each, those_that_can
+from fastadv.evaluation.suite.parts import AttackPart, Found, Part, PartData, SuiteOptions, check_each, those_that_can
 from fastadv.evaluation.suite.rows import outcomes, share_measured
 from fastadv.evaluation.suite.schema import SIMILARITY, Quantity
 from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
@@ -18,7 +18,7 @@ from fastadv.files.hashes import sha256_of
 
 
 @dataclass(frozen=True)
-class AdvStsPart(Part):
+class AdvStsPart(AttackPart):
     """``fastadv evaluate adv-sts``."""
 
     name = "adv-sts"
@@ -31,10 +31,6 @@ class AdvStsPart(Part):
     def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
         settings = options.settings_of(options.adv_sts_recipe)
         return [cls(options.senteval, settings, options.max_pairs, options.has_control)]
-
-    @property
-    def seed(self) -> int:
-        return self.settings_of_attack.seed
 
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.config.text_attack import ADV_STS_RECIPES

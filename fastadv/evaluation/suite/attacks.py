@@ -18,7 +18,17 @@ from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
-from fastadv.evaluation.suite.parts import Found, MissingPart, Part, PartData, SuiteOptions, check_each, those_that_can
+from fastadv.evaluation.suite.parts import (
+    AttackPart,
+    Found,
+    MissingPart,
+    Part,
+    PartData,
+    SuiteOptions,
+    attempted,
+    check_each,
+    those_that_can,
+)
 from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
 from fastadv.evaluation.suite.schema import ABSOLUTE, Quantity
 from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
@@ -38,13 +48,13 @@ DEFAULT_RECIPES = ("pwws", "deepwordbug")
 class _Attacked(NamedTuple):
     """What encoders and classifiers are attacked on differs, and so does what keeps them from it."""
 
-    labelled: Optional[LabelledTexts] = None
-    why_no_classifier: Optional[str] = None
-    why_no_encoder: Optional[str] = None
+    labelled: Optional[LabelledTexts]
+    whys: Dict[bool, str]
+    """is a classifier → why none can be attacked"""
 
 
 @dataclass(frozen=True)
-class EmbeddingPart(Part):
+class EmbeddingPart(AttackPart):
     """Of classifiers ``fastadv attack``; of encoders without a head the table of
     `fastadv.evaluation.before_after.before_after`."""
 
@@ -58,40 +68,29 @@ class EmbeddingPart(Part):
     def from_options(cls, options: SuiteOptions) -> Sequence[Part]:
         return [cls(options.labelled, options.attack, options.of_encoders, options.batch_size)]
 
-    @property
-    def seed(self) -> int:
-        return self.settings_of_attack.seed
-
     def read(self, models: Sequence[SuiteModel]) -> PartData:
-        found, words, paths, hashes, num_rows = _Attacked(), [], [], [], 0
-        if any(model.is_classifier for model in models):
-            try:
-                data = self.labelled.read()[0]
-                found = found._replace(labelled=data)
-                words.append(f"{len(data)} texts of {self.labelled.source} under {self.settings_of_attack.method}")
-                paths.append(self.labelled.source)
-                hashes.append(hash_of_texts(data))
-                num_rows += len(data)
-            except UserError as error:
-                found = found._replace(why_no_classifier=str(error))
-        if not all(model.is_classifier for model in models):
-            cfg = self.of_encoders
-            try:
-                sentences = _held_out_sentences(cfg)
-                words.append(f"{cfg.num_sentences} sentences of {cfg.held_out} under PGD")
-                paths.append(cfg.held_out)
-                hashes.append(sha256_of(sentences))
-                num_rows += cfg.num_sentences
-            except UserError as error:
-                found = found._replace(why_no_encoder=str(error))
-        notes = _notes_of_kinds(models)
-        return PartData(found, ", ".join(paths), sha256_of(hashes), num_rows, "; ".join(words), notes=notes)
+        readers = {True: self._texts, False: self._sentences}
+        kinds = {model.is_classifier for model in models}
+        read, whys = attempted([kind for kind in readers if kind in kinds], lambda kind: readers[kind]())
+        content = _Attacked(read[True].content if True in read else None, whys)
+        paths, words = ", ".join(one.path for one in read.values()), "; ".join(one.words for one in read.values())
+        digest, num_rows = sha256_of([one.sha256 for one in read.values()]), sum(one.num_rows for one in read.values())
+        return PartData(content, paths, digest, num_rows, words, notes=_notes_of_kinds(models))
+
+    def _texts(self) -> PartData:
+        data, source = self.labelled.read()[0], self.labelled.source
+        words = f"{len(data)} texts of {source} under {self.settings_of_attack.method}"
+        return PartData(data, source, hash_of_texts(data), len(data), words)
+
+    def _sentences(self) -> PartData:
+        cfg = self.of_encoders
+        digest = sha256_of(_held_out_sentences(cfg))
+        words = f"{cfg.num_sentences} sentences of {cfg.held_out} under PGD"
+        return PartData(None, cfg.held_out, digest, cfg.num_sentences, words)
 
     def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
-        if not model.is_classifier:
-            return data.content.why_no_encoder
-        if data.content.labelled is None:
-            return data.content.why_no_classifier
+        if not model.is_classifier or data.content.labelled is None:
+            return data.content.whys.get(model.is_classifier)
         return _unknown_label(model, data.content.labelled, self.labelled.source)
 
     def settings(self) -> dict:
@@ -171,13 +170,12 @@ class _Texts(NamedTuple):
     """Texts to attack, and those that a probe is fitted on."""
 
     data: LabelledTexts
-    rows: np.ndarray
     train: Optional[LabelledTexts] = None
     why_no_probe: Optional[str] = None
 
 
 @dataclass(frozen=True)
-class TextPart(Part):
+class TextPart(AttackPart):
     """``fastadv attack --recipe``; an encoder without a head is attacked with a probe on top (`probe_victim`)."""
 
     labelled: AttackedData
@@ -198,22 +196,18 @@ class TextPart(Part):
                 parts.append(MissingPart(name, str(error)))
         return parts
 
-    @property
-    def seed(self) -> int:
-        return self.settings_of_attack.seed
-
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         check_settings(self.settings_of_attack)
-        found = _Texts(*self.labelled.read())
-        data, source = found.data, self.labelled.source
+        data, source = self.labelled.read()[0], self.labelled.source
+        train = why = None
         if any(_can_have_probe(model) for model in models):
             try:
-                found = found._replace(train=self._train(data))
+                train = self._train(data)
             except UserError as error:
-                found = found._replace(why_no_probe=str(error))
+                why = str(error)
         words = f"{len(data)} texts of {source}, by {self.settings_of_attack.recipe}"
-        beside = () if found.train is None else (hash_of_texts(found.train),)
-        return PartData(found, source, hash_of_texts(data), len(data), words, beside=beside)
+        beside = () if train is None else (hash_of_texts(train),)
+        return PartData(_Texts(data, train, why), source, hash_of_texts(data), len(data), words, beside=beside)
 
     def _train(self, attacked: LabelledTexts) -> LabelledTexts:
         from fastadv.data.labelled.find import read_labelled

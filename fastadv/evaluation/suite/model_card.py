@@ -1,17 +1,16 @@
 """Measured scores in a model's card: a table between two marks, and ``model-index`` metadata as the Hub reads it.
 
-What somebody else wrote into the card stays, text and metadata alike, but for comments within ``model-index``; what an
-earlier evaluation wrote is replaced.
+What somebody else wrote into the card stays, all text and the values of all metadata; what an earlier evaluation wrote
+is replaced.
 """
 
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import EvalResult, ModelCard, RepoCard
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from fastadv.errors import UserError
@@ -116,24 +115,17 @@ def _read(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _with_scores(card: str, section: str, results: List[EvalResult], path: Path) -> str:
+def _with_scores(content: str, section: str, results: List[EvalResult], path: Path) -> str:
     """The card with a section between the marks, and with results of ours in place of earlier ones."""
-    metadata, text = _parsed(card, path)
-    index = _with_results(metadata.get(_INDEX) or [], results, path.parent.resolve().name)
-    found = REGEX_YAML_BLOCK.search(card)
-    block = _with_index(found.group(2) if found else "", metadata, index)
-    head = f"---\n{block}---\n" if block.strip() else ""
-    return head + _with_section(text, section, path)
-
-
-def _parsed(card: str, path: Path) -> Tuple[Dict[str, Any], str]:
-    """Metadata and text. UserError where the metadata are none."""
     try:
-        text = ModelCard(card, ignore_metadata_errors=False).text
-        found = REGEX_YAML_BLOCK.search(card)
-        return (yaml.safe_load(found.group(2)) if found else None) or {}, text
+        # It says what is no result; the plain card keeps what results of the other have no field for.
+        ModelCard(content, ignore_metadata_errors=False)
+        card = RepoCard(content)
     except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: its metadata cannot be read ({' '.join(str(error).split())[:200]})") from error
+    card.data[_INDEX] = _with_results(card.data.get(_INDEX) or [], results, path.parent.resolve().name) or None
+    card.text = _with_section(card.text, section, path)
+    return str(card)
 
 
 def _with_results(index: List[dict], results: List[EvalResult], name: str) -> List[dict]:
@@ -158,32 +150,6 @@ def _without_ours(entry: dict) -> dict:
         if metrics:
             kept.append({**result, "metrics": metrics})
     return {**entry, "results": kept}
-
-
-def _with_index(block: str, metadata: Dict[str, Any], index: List[dict]) -> str:
-    """YAML with another ``model-index``, every other line as it was."""
-    wanted = {name: value for name, value in metadata.items() if name != _INDEX}
-    wanted.update({_INDEX: index} if index else {})
-    lines = block.splitlines()
-    begin = next((i for i, line in enumerate(lines) if re.match(rf"{_INDEX}\s*:", line)), len(lines))
-    end = min(begin + 1, len(lines))
-    while end < len(lines) and (not lines[end].strip() or lines[end][0] in " \t-#"):
-        end += 1
-    while end > begin + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
-        # These belong to what follows.
-        end -= 1
-    ours = _yaml({_INDEX: index}).splitlines() if index else []
-    text = "".join(f"{line}\n" for line in [*lines[:begin], *ours, *lines[end:]])
-    try:
-        is_right = (yaml.safe_load(text) or {}) == wanted
-    except yaml.YAMLError:
-        is_right = False
-    # Metadata in another style than a key a line are written anew.
-    return text if is_right else _yaml(wanted)
-
-
-def _yaml(values: dict) -> str:
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _section(folder: Path, numbers: List[Tuple[dict, Quantity]], evaluation: dict) -> str:

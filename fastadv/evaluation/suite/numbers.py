@@ -218,39 +218,35 @@ def _of_system(
     seed: int,
     whys: Mapping[Tuple[str, str], str],
 ) -> List[dict]:
-    rows, values = [], []
+    """A row a model of the system, and one of their mean."""
+    known = {**quantity.place, "system": system.name, "unit": quantity.unit, "better": quantity.better}
+    row = {**dict.fromkeys(NUMBER_COLUMNS), "num": 0, "seed": seed, **known}
+    rows = []
     for model in system.models:
         one = found.get(model)
         if one is None:
             one = Measured(quantity, model, None, why=whys.get((quantity.part, model), "not measured"))
-        low, high = one.low, one.high
-        if low is None and one.value is not None and model in draws:
-            interval = percentile_interval(one.value, draws[model])
-            low, high = interval.low, interval.high
-        rows.append({**_row(quantity, system, model, seed), "value": one.value, "low": low, "high": high})
-        rows[-1].update(num=one.num, why=one.why)
-        values.append(one.value)
-    mean = {**_row(quantity, system, None, seed), "num": max(row["num"] for row in rows)}
+        bounds = {"low": one.low, "high": one.high}
+        if one.low is None and one.value is not None and model in draws:
+            bounds = vars(percentile_interval(one.value, draws[model]))
+        rows.append({**row, "model": model, **bounds, "value": one.value, "num": one.num, "why": one.why})
+    mean = {**row, "num": max(row["num"] for row in rows)}
     missing = [row for row in rows if row["value"] is None]
     if missing:
         said = missing[0]["why"] or "no value"
         is_said_of_all = all(row["why"] == missing[0]["why"] for row in rows)
         mean["why"] = said if is_said_of_all else f"{len(missing)} of {len(rows)} models have no value: {said}"
+        return [*rows, mean]
+    values = [row["value"] for row in rows]
+    mean["value"] = float(np.mean(values))
+    if len(rows) == 1:
+        mean.update(low=rows[0]["low"], high=rows[0]["high"])
     else:
-        mean["value"] = float(np.mean(values))
-        if len(rows) == 1:
-            mean.update(low=rows[0]["low"], high=rows[0]["high"])
-        elif all(model in draws for model in system.models):
-            interval = percentile_interval(mean["value"], np.mean([draws[model] for model in system.models], axis=0))
-            mean.update(low=interval.low, high=interval.high)
-        if len(rows) > 1:
-            mean["spread"] = float(np.std(values, ddof=1))
+        mean["spread"] = float(np.std(values, ddof=1))
+        if all(model in draws for model in system.models):
+            drawn = np.mean([draws[model] for model in system.models], axis=0)
+            mean.update(vars(percentile_interval(mean["value"], drawn)))
     return [*rows, mean]
-
-
-def _row(quantity: Quantity, system: System, model: Optional[str], seed: int) -> dict:
-    known = {**quantity.place, "system": system.name, "model": model, "unit": quantity.unit, "better": quantity.better}
-    return {**dict.fromkeys(NUMBER_COLUMNS), "num": 0, "seed": seed, **known}
 
 
 def _difference(
@@ -262,50 +258,45 @@ def _difference(
     seed: int,
 ) -> Optional[dict]:
     """The system less the baseline, None where there is nothing to compare."""
-    models = [*baseline.models, *system.models]
+    models, split = [*baseline.models, *system.models], len(baseline.models)
     if not all(model in draws for model in models):
         return None
-    if any(_shapes(found[model], draws[model]) != _shapes(found[models[0]], draws[models[0]]) for model in models):
+    if len({_shapes(found[model], draws[model]) for model in models}) > 1:
         return None
-    before, after = (_mean_of([found[m].value for m in some.models]) for some in (baseline, system))
-    drawn = [draws[model] for model in models]
-    value, num = after - before, min(found[model].num for model in models)
-    rows, p_value, test = _common_rows([found[model].rows for model in models]), None, "paired bootstrap"
-    ranked = _common_rows([found[model].ranked for model in models])
-    if ranked is not None and not np.isfinite(ranked).all():
-        is_common = np.isfinite(ranked[0, 0])
-        num, values = int(is_common.sum()), [spearman_of(*of_model[:, is_common]) for of_model in ranked]
-        if not np.isfinite(values).all():
-            return None
-        drawn = list(spearman_draws(ranked, resample_seed(quantity, seed)))
-        value = _mean_of(values[len(baseline.models) :]) - _mean_of(values[: len(baseline.models)])
-    if rows is not None:
-        is_common = np.isfinite(rows[0])
-        num = int(is_common.sum())
-        if num == 0:
-            return None
+    values, num = [found[model].value for model in models], min(found[model].num for model in models)
+    drawn, p_value, test = [draws[model] for model in models], None, "paired bootstrap"
+    for kind, value_of, resampled in (("ranked", _spearman, spearman_draws), ("rows", np.nanmean, mean_draws)):
+        # Models that were right on other texts are compared on those that all of them were attacked on.
+        common = _common_rows([getattr(found[model], kind) for model in models])
+        if common is None:
+            continue
+        is_common = np.isfinite(common).all(axis=tuple(range(common.ndim - 1)))
+        if kind == "rows" or not is_common.all():
+            num = int(is_common.sum())
         if not is_common.all():
-            # Models that were right on other texts are compared on those that all of them were attacked on.
-            drawn = list(mean_draws(rows, resample_seed(quantity, seed)))
-            means = np.nanmean(rows, axis=1)
-            value = _mean_of(means[len(baseline.models) :]) - _mean_of(means[: len(baseline.models)])
-        if len(models) == 2 and found[models[0]].is_binary:
-            first, second = rows[:, is_common]
+            values = [value_of(of_model) for of_model in common] if num else [np.nan]
+            if not np.isfinite(values).all():
+                return None
+            drawn = list(resampled(common, resample_seed(quantity, seed)))
+        if kind == "rows" and len(models) == 2 and found[models[0]].is_binary:
+            first, second = common[:, is_common]
             p_value, test = mcnemar(int((first > second).sum()), int((first < second).sum())), "McNemar, exact"
-    split = len(baseline.models)
     change = np.mean(drawn[split:], axis=0) - np.mean(drawn[:split], axis=0)
-    interval = percentile_interval(value, change)
+    interval = percentile_interval(float(np.mean(values[split:])) - float(np.mean(values[:split])), change)
     return {
         **quantity.place,
         "system": system.name,
         "baseline": baseline.name,
-        "value": interval.value,
-        "low": interval.low,
-        "high": interval.high,
+        **vars(interval),
         "p_value": bootstrap_p_value(change) if p_value is None else p_value,
         "test": test,
         "num": num,
     }
+
+
+def _spearman(ranked: np.ndarray) -> float:
+    """Of the pairs (2, N) that count."""
+    return spearman_of(*ranked[:, np.isfinite(ranked).all(axis=0)])
 
 
 def bootstrap_p_value(draws: np.ndarray) -> float:
@@ -328,16 +319,11 @@ def _shapes(one: Measured, draws: np.ndarray) -> tuple:
     return tuple(None if array is None else array.shape for array in (one.rows, one.ranked, draws))
 
 
-def _mean_of(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
 def spearman_measured(quantity: Quantity, model: str, scores: Sequence[float], human: Sequence[float]) -> Measured:
     """Spearman × 100 of a model's scores (N,) and the human ones; n/a where one side is constant. A pair whose score is
     NaN does not count."""
     ranked = np.stack([scores, human]).astype(np.float64)
-    scores, human = ranked[:, np.isfinite(ranked).all(axis=0)]
-    value = spearman_of(scores, human)
+    value, (scores, human) = _spearman(ranked), ranked[:, np.isfinite(ranked).all(axis=0)]
     if not np.isfinite(value):
         if len(human) < 2:
             why = "a single pair" if len(human) else "no pair counts"

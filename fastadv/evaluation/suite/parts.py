@@ -7,7 +7,7 @@ from it.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -139,6 +139,16 @@ class Part(ABC):
         """Of models that work; files go into ``out``, which may not be there yet."""
 
 
+class AttackPart(Part):
+    """One that draws by the seed of its attack."""
+
+    settings_of_attack: Any
+
+    @property
+    def seed(self) -> int:
+        return self.settings_of_attack.seed
+
+
 @dataclass(frozen=True)
 class MissingPart(Part):
     """One whose settings are not whole."""
@@ -166,6 +176,20 @@ def those_that_can(part: Part, models: Sequence[SuiteModel], data: PartData) -> 
     return usable, {model: why for model, why in whys.items() if why is not None}
 
 
+Key = TypeVar("Key")
+
+
+def attempted(keys: Iterable[Key], make: Callable[[Key], Any]) -> Tuple[Dict[Key, Any], Dict[Key, str]]:
+    """What ``make`` makes of each key, and of those where it raises a `UserError` what is wrong."""
+    made, whys = {}, {}
+    for key in keys:
+        try:
+            made[key] = make(key)
+        except UserError as error:
+            whys[key] = str(error)
+    return made, whys
+
+
 def check_each(
     models: Sequence[SuiteModel], check: Callable[[SuiteModel], Any], whys: Dict[str, str]
 ) -> List[SuiteModel]:
@@ -174,17 +198,19 @@ def check_each(
     Raises:
         UserError: it finds something wrong with all of them.
     """
-    usable = []
-    for model in models:
-        try:
-            check(model)
-        except UserError as error:
-            whys[model.model] = str(error)
-        else:
-            usable.append(model)
+    usable, wrong = attempted(models, check)
+    whys.update({model.model: why for model, why in wrong.items()})
     if models and not usable:
-        raise UserError("; ".join(dict.fromkeys(whys[model.model] for model in models)))
-    return usable
+        raise UserError("; ".join(dict.fromkeys(wrong.values())))
+    return list(usable)
+
+
+def read_sets(names: Iterable[str], read: Callable[[str], Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """The sets of ``names`` that can be read, and why the others cannot. UserError where none can."""
+    sets, missing = attempted(names, read)
+    if not sets:
+        raise UserError(next(iter(missing.values())))
+    return sets, missing
 
 
 @dataclass(frozen=True)
@@ -203,14 +229,7 @@ class StsPart(Part):
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.vectors.sts import STS_SETS, read_sts_sets
 
-        pairs, missing = {}, {}
-        for name in STS_SETS:
-            try:
-                pairs.update(read_sts_sets(self.data, [name]))
-            except UserError as error:
-                missing[name] = str(error)
-        if not pairs:
-            raise UserError(next(iter(missing.values())))
+        pairs, missing = read_sets(STS_SETS, lambda name: read_sts_sets(self.data, [name])[name])
         digest = sha256_of([[name, of_set.first, of_set.second, of_set.scores] for name, of_set in pairs.items()])
         words = ", ".join(f"{name} {len(of_set)}" for name, of_set in pairs.items())
         return PartData(pairs, self.data, digest, sum(map(len, pairs.values())), f"pairs: {words}", missing)
@@ -221,15 +240,14 @@ class StsPart(Part):
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         from fastadv.evaluation.vectors.sts import STS_SETS, sts_cosines
 
-        measured, scores, whys = [], {}, {}
-        for model in models:
-            try:
-                encoder = model.load()
-                cache = None if self.cache_dir is None else VectorCache(self.cache_dir, encoder)
-                cosines = sts_cosines(encoder, data.content, self.batch_size, cache, progress)
-            except UserError as error:
-                whys[model.model] = str(error)
-                continue
+        def cosines_of(model: SuiteModel) -> dict:
+            encoder = model.load()
+            cache = None if self.cache_dir is None else VectorCache(self.cache_dir, encoder)
+            return sts_cosines(encoder, data.content, self.batch_size, cache, progress)
+
+        measured, scores = [], {}
+        by_model, wrong = attempted(models, cosines_of)
+        for model, cosines in by_model.items():
             found = []
             for name in STS_SETS:
                 quantity = Quantity(self.name, name, "spearman", task=SIMILARITY)
@@ -242,7 +260,7 @@ class StsPart(Part):
             scores[model.model] = {one.quantity.set: one.value for one in found}
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "sts.json", scores)
-        return Found(measured, ["sts.json"], self.settings(), whys)
+        return Found(measured, ["sts.json"], self.settings(), {model.model: why for model, why in wrong.items()})
 
 
 @dataclass(frozen=True)
@@ -262,14 +280,8 @@ class TransferPart(Part):
     def read(self, models: Sequence[SuiteModel]) -> PartData:
         from fastadv.evaluation.vectors.transfer_sets import TRANSFER_SETS, check_senteval_folder, read_transfer_set
 
-        folder, sets, missing = check_senteval_folder(self.data), {}, {}
-        for name in TRANSFER_SETS:
-            try:
-                sets[name] = read_transfer_set(folder, name)
-            except UserError as error:
-                missing[name] = str(error)
-        if not sets:
-            raise UserError(next(iter(missing.values())))
+        folder = check_senteval_folder(self.data)
+        sets, missing = read_sets(TRANSFER_SETS, lambda name: read_transfer_set(folder, name))
         labels = {name: {s: v.tolist() for s, v in of_set.labels.items()} for name, of_set in sets.items()}
         digest = sha256_of([[name, of_set.texts, labels[name]] for name, of_set in sets.items()])
         counts = {name: sum(len(values) for values in of_set.labels.values()) for name, of_set in sets.items()}
@@ -282,21 +294,12 @@ class TransferPart(Part):
     def measure(self, data: PartData, models: Sequence[SuiteModel], out: Path, progress: bool) -> Found:
         from fastadv.evaluation.vectors.transfer import AVERAGED, is_equivalent, transfer_record, transfer_results
 
-        measured, records, warnings, whys = [], {}, [], {}
-        for model in models:
-            try:
-                results = transfer_results(
-                    model.load(),
-                    self.data,
-                    sets=list(data.content),
-                    seed=self.seed,
-                    batch_size=self.batch_size,
-                    cache_dir=self.cache_dir,
-                    progress=progress,
-                )
-            except UserError as error:
-                whys[model.model] = str(error)
-                continue
+        options = {"seed": self.seed, "batch_size": self.batch_size, "cache_dir": self.cache_dir, "progress": progress}
+        measured, records, warnings = [], {}, []
+        by_model, wrong = attempted(
+            models, lambda model: transfer_results(model.load(), self.data, sets=list(data.content), **options)
+        )
+        for model, results in by_model.items():
             records[model.model] = transfer_record(results, {"model": model.model, "seed": self.seed})
             warnings += [f"{model.name}: {warning}" for result in results.values() for warning in result.warnings]
             accuracies = []
@@ -308,10 +311,8 @@ class TransferPart(Part):
                     accuracies.append(Measured(quantity, model.model, None, why=why))
                     continue
                 rows = 100.0 * np.array(list(result.outcomes), dtype=np.float64)
-                interval = (result.accuracy, result.low, result.high)
-                accuracies.append(
-                    Measured(quantity, model.model, *interval, result.num_rows, rows=rows, is_binary=True)
-                )
+                value = (result.accuracy, result.low, result.high, result.num_rows)
+                accuracies.append(Measured(quantity, model.model, *value, rows=rows, is_binary=True))
                 if result.f1 is not None:
                     of_f1 = quantity._replace(metric="F1")
                     draws = f1_draws(rows > 0, is_equivalent(data.content[name]), resample_seed(of_f1, self.seed))
@@ -322,6 +323,7 @@ class TransferPart(Part):
             measured.append(_mean(Quantity(self.name, "mean with TREC", "accuracy"), model.model, accuracies))
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "transfer.json", records)
+        whys = {model.model: why for model, why in wrong.items()}
         return Found(measured, ["transfer.json"], self.settings(), whys, warnings)
 
 
@@ -400,7 +402,5 @@ def _mean(quantity: Quantity, model: str, over: Sequence[Measured]) -> Measured:
     missing = [one.quantity.set for one in over if one.value is None]
     if missing:
         return Measured(quantity, model, None, why=f"{', '.join(missing)} n/a")
-    names = tuple(one.quantity.set for one in over)
-    return Measured(
-        quantity, model, float(np.mean([one.value for one in over])), num=sum(one.num for one in over), over=names
-    )
+    value, num = float(np.mean([one.value for one in over])), sum(one.num for one in over)
+    return Measured(quantity, model, value, num=num, over=tuple(one.quantity.set for one in over))

@@ -1,7 +1,7 @@
 """What an evaluation leaves: ``evaluation.json``, its two lists as CSV, and the table that a person reads."""
 
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from fastadv.evaluation.suite.schema import DIFFERENCE_COLUMNS, NUMBER_COLUMNS, Quantity, quantities_of, quantity_of
 from fastadv.evaluation.text_report.findings import sentence
@@ -32,22 +32,20 @@ def summary(evaluation: dict) -> str:
         lines.append(f"* {system['name']}: {num} model{'s' * (num > 1)} ({', '.join(system['models'])})")
         lines += [f"  * {model_words(m)}" for m in evaluation["models"] if m["system"] == system["name"]]
     lines += ["", _LEGEND.format(first=names[0]), ""]
-    quantities = quantities_of(evaluation)
     differences = {(*_key(row), row["system"]): row for row in evaluation["differences"]}
     for name, part in evaluation["parts"].items():
         lines += [f"## {name}", ""]
-        rows = [row for row in evaluation["numbers"] if row["part"] == name and row["model"] is None]
-        if not rows:
+        quantities = [one for one in means_in(evaluation) if one[0].part == name]
+        if not quantities:
             lines += [f"n/a: {part['why']}", ""]
             continue
         lines += ["| | rows | " + " | ".join(names) + " |", "|---" * 2 + "|---" * len(names) + "|"]
-        for key, of_systems in _by_key(rows).items():
-            cells = [_cell(row, differences.get((*key, row["system"]))) for row in of_systems]
-            num = max(row["num"] for row in of_systems)
-            lines.append(f"| {label(quantity_of(of_systems[0], quantities))} | {num:,} | " + " | ".join(cells) + " |")
+        for quantity, rows in quantities:
+            cells = [_value(row, differences.get((*_key(row), row["system"]))) for row in rows]
+            lines.append(f"| {label(quantity)} | {max(row['num'] for row in rows):,} | " + " | ".join(cells) + " |")
         lines.append("")
-        for of_systems in _by_key(rows).values():
-            lines += _reasons(of_systems, label(quantity_of(of_systems[0], quantities)))
+        for quantity, rows in quantities:
+            lines += _reasons(rows, label(quantity))
         controls = control_sentences(part)
         lines += ["", *(f"* {sentence}" for sentence in controls)] if controls else []
         data = part["protocol"].get("data", {})
@@ -81,10 +79,8 @@ def short_table(evaluation: dict) -> str:
     """Aligned lines for a terminal: a quantity a line, a column a system."""
     names = [system["name"] for system in evaluation["systems"]]
     cells: List[List[str]] = [["", *names]]
-    rows, quantities = [row for row in evaluation["numbers"] if row["model"] is None], quantities_of(evaluation)
-    for of_systems in _by_key(rows).values():
-        quantity = quantity_of(of_systems[0], quantities)
-        cells.append([f"{quantity.part} {label(quantity)}", *(_value(row) for row in of_systems)])
+    for quantity, rows in means_in(evaluation):
+        cells.append([f"{quantity.part} {label(quantity)}", *map(_value, rows)])
     cells += [[f"{n} n/a", *[""] * len(names)] for n, part in evaluation["parts"].items() if part["status"] == "n/a"]
     said = [f"{name}: {sentence}" for name, part in evaluation["parts"].items() for sentence in control_sentences(part)]
     return "\n".join([aligned(cells), *said])
@@ -105,11 +101,14 @@ def model_words(model: dict) -> str:
     )
 
 
-def _by_key(rows: Sequence[dict]) -> Dict[Tuple, List[dict]]:
+def means_in(evaluation: dict) -> List[Tuple[Quantity, List[dict]]]:
+    """Each quantity with the rows of its means, one a system."""
     found: Dict[Tuple, List[dict]] = {}
-    for row in rows:
-        found.setdefault(_key(row), []).append(row)
-    return found
+    for row in evaluation["numbers"]:
+        if row["model"] is None:
+            found.setdefault(_key(row), []).append(row)
+    quantities = quantities_of(evaluation)
+    return [(quantity_of(rows[0], quantities), rows) for rows in found.values()]
 
 
 def _key(row: dict) -> Tuple[str, str, str, Optional[float]]:
@@ -122,22 +121,15 @@ def label(quantity: Quantity) -> str:
     return f"{quantity.set}: {quantity.metric}{quantity.radius_words}{unit}"
 
 
-def _value(row: dict) -> str:
+def _value(row: dict, difference: Optional[dict] = None) -> str:
+    """The number with its interval and spread, and after a bar its difference to the first system's."""
     if row["value"] is None:
         return "n/a"
-    digits = _digits(row)
-    interval = "" if row["low"] is None else f" [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
-    spread = "" if row["spread"] is None else f" ± {row['spread']:.{digits}f}"
-    return f"{row['value']:.{digits}f}{interval}{spread}"
-
-
-def _digits(row: dict) -> int:
-    return 2 if row["unit"] or abs(row["value"]) >= 10 else 3
-
-
-def _cell(row: dict, difference: Optional[dict]) -> str:
+    form = ".2f" if row["unit"] or abs(row["value"]) >= 10 else ".3f"
+    interval = "" if row["low"] is None else f" [{row['low']:{form}}, {row['high']:{form}}]"
+    spread = "" if row["spread"] is None else f" ± {row['spread']:{form}}"
+    value = f"{row['value']:{form}}{interval}{spread}"
     if difference is None:
-        return _value(row)
-    digits = _digits(row)
-    change, low, high = (f"{difference[name]:+.{digits}f}" for name in ("value", "low", "high"))
-    return f"{_value(row)} \\| {change} [{low}, {high}], p {difference['p_holm']:.2g}"
+        return value
+    change, low, high = (f"{difference[name]:+{form}}" for name in ("value", "low", "high"))
+    return f"{value} \\| {change} [{low}, {high}], p {difference['p_holm']:.2g}"

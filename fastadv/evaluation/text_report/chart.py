@@ -1,11 +1,12 @@
 """Success rates of a text attack at caps and by class, and queries against lost accuracy, as one PNG."""
 
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from matplotlib.axes import Axes
 
-from fastadv.evaluation.embeddings.chart import COLOURS, MARKERS
+from fastadv.evaluation.text_report.page import class_word
+from fastadv.pages.drawing import COLOURS, MARKERS
 from fastadv.pages.png import png_figure
 from fastadv.pages.style import PRINT, frame
 
@@ -19,16 +20,16 @@ _SPREAD = 0.62
 
 def text_attack_png(results: dict, path: Path) -> None:
     """Draws what `text_attack_report.summary` gives. A control has an open marker."""
-    models, classes = results["models"], _classes(results)
-    num_lines = max(len(results["caps"]), len(classes), 3)
+    models, caps, classes = results["models"], results["caps"], _classes(results)
+    num_lines = max(len(caps), len(classes), 3)
     height = 1.9 + num_lines * (0.2 + 0.16 * len(models))
     with png_figure(path, 13.0, min(max(height, 3.6), 24.0)) as figure:
         at_caps, by_class, queries = figure.subplots(1, 3)
-        caps = results["caps"]
-        _dots(at_caps, "success, by what may change", [cap["words"] for cap in caps], models, _at_caps(models, caps))
-        word = results["protocol"].get("class_word", "class")
-        names = [_short(name) for name in classes]
-        _dots(by_class, f"success by {word}", names, models, _by_class(models, classes))
+        shares = [[model["rates"]["success"][cap["name"]] for cap in caps] for model in models]
+        _dots(at_caps, "success, by what may change", [cap["words"] for cap in caps], models, shares)
+        of_classes = [[model["per_class"].get(label) for label in classes] for model in models]
+        shares = [[rates and rates["success"]["any"] for rates in line] for line in of_classes]
+        _dots(by_class, f"success by {class_word(results)}", [_short(name) for name in classes], models, shares)
         _queries(queries, models)
         handles, labels = at_caps.get_legend_handles_labels()
         if handles:
@@ -46,16 +47,6 @@ def _classes(results: dict) -> List[str]:
     return [label for label in results["labels"] if label in kept]
 
 
-def _at_caps(models: Sequence[dict], caps: Sequence[dict]) -> List[List[Optional[dict]]]:
-    """Of each model the share at each line."""
-    return [[model["rates"]["success"][cap["name"]] for cap in caps] for model in models]
-
-
-def _by_class(models: Sequence[dict], classes: Sequence[str]) -> List[List[Optional[dict]]]:
-    found = [[model["per_class"].get(label) for label in classes] for model in models]
-    return [[None if rates is None else rates["success"]["any"] for rates in line] for line in found]
-
-
 def _dots(
     axes: Axes, title: str, lines: Sequence[str], models: Sequence[dict], shares: List[List[Optional[dict]]]
 ) -> None:
@@ -66,27 +57,22 @@ def _dots(
     for number, (model, of_lines) in enumerate(zip(models, shares, strict=True)):
         offset = 0.0 if len(models) == 1 else _SPREAD * (number / (len(models) - 1) - 0.5)
         drawn = [(line + offset, share) for line, share in enumerate(of_lines) if share and share["value"] is not None]
-        values = [100 * share["value"] for _, share in drawn]
-        # Wilson's bounds hold the value but for rounding.
-        arms = [
-            [max(value - 100 * share["low"], 0) for value, (_, share) in zip(values, drawn, strict=True)],
-            [max(100 * share["high"] - value, 0) for value, (_, share) in zip(values, drawn, strict=True)],
-        ]
-        axes.errorbar(
-            values,
-            [at for at, _ in drawn],
-            xerr=arms,
-            linestyle="none",
-            elinewidth=1.4,
-            label=model["name"],
-            **_look(model, number),
-        )
+        values, places = [100 * share["value"] for _, share in drawn], [at for at, _ in drawn]
+        down_up = zip(*(_arms(share, 100) for _, share in drawn))
+        look = {"linestyle": "none", "elinewidth": 1.4, "label": model["name"], **_look(model, number)}
+        axes.errorbar(values, places, xerr=list(down_up) or None, **look)
     for line in range(1, len(lines)):
         axes.axhline(line - 0.5, color=PRINT.grid, linewidth=0.8)
     axes.set_xlim(-2, 102)
     axes.set_ylim(max(len(lines), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), lines)
     axes.tick_params(axis="y", length=0)
+
+
+def _arms(interval: dict, factor: float = 1.0) -> Tuple[float, float]:
+    """Down and up; the bounds hold the value but for rounding."""
+    value, low, high = (factor * interval[part] for part in ("value", "low", "high"))
+    return max(value - low, 0.0), max(high - value, 0.0)
 
 
 def _queries(axes: Axes, models: Sequence[dict]) -> None:
@@ -98,8 +84,8 @@ def _queries(axes: Axes, models: Sequence[dict]) -> None:
         drop, queries = model["rates"]["accuracy_drop"], model["rates"]["queries"]
         if drop is None or queries["value"] is None:
             continue
-        arms = [[max(queries["value"] - queries["low"], 0)], [max(queries["high"] - queries["value"], 0)]]
-        axes.errorbar(100 * drop, queries["value"], yerr=arms, linestyle="none", capsize=3, **_look(model, number))
+        arms, look = [[arm] for arm in _arms(queries)], _look(model, number)
+        axes.errorbar(100 * drop, queries["value"], yerr=arms, linestyle="none", capsize=3, **look)
         largest = max(largest, queries["high"])
     axes.set_xlim(-2, 102)
     axes.set_ylim(0, 1.08 * largest or 1.0)

@@ -6,52 +6,31 @@ the 5 % level. The tests are not corrected for their number.
 """
 
 from types import MappingProxyType
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.rates import CAPS, paired
 
-GAIN, LEAN, UNCONTROLLED, NONE, LOSS, UNKNOWN = VERDICTS = (
-    "gain",
-    "lean",
-    "uncontrolled",
-    "no gain",
-    "loss",
-    "n/a",
-)
+GAIN, LEAN, UNCONTROLLED, NONE, LOSS, UNKNOWN = "gain", "lean", "uncontrolled", "no gain", "loss", "n/a"
 """lean: it falls less often than the baseline, but not less often than the control; uncontrolled: there is none"""
 
 _LEVEL = 1 - CONFIDENCE
 
 
-def controls_of(runs: Sequence[AttackedModel]) -> Dict[str, AttackedModel]:
-    """By the name of the model that each is the control of."""
-    return {run.facts["control"]["robust"]: run for run in runs if run.facts.get("control")}
-
-
-def models_of(runs: Sequence[AttackedModel]) -> List[AttackedModel]:
-    """All that are no control; the first is the baseline."""
-    return [run for run in runs if not run.facts.get("control")]
-
-
-def control_words(control: AttackedModel) -> str:
-    """What of the robust model a control has."""
-    return _words_of(control.facts["control"])
-
-
-def _words_of(control: Mapping) -> str:
-    return control.get("words", "class shares")
+def _models(runs: Sequence[AttackedModel]) -> Tuple[Optional[AttackedModel], List[tuple]]:
+    """The baseline, which is the first, and each other model with its control or None."""
+    baseline, *others = [run for run in runs if not run.facts.get("control")] or [None]
+    controls = {run.facts["control"]["robust"]: run for run in runs if run.facts.get("control")}
+    return baseline, [(model, controls.get(model.name)) for model in others]
 
 
 def comparisons(runs: Sequence[AttackedModel], labels: Sequence[str]) -> List[dict]:
     """Each model with the baseline and its control, each control with the baseline; all texts and by class, at caps."""
-    baseline, *others = models_of(runs) or [None]
-    controls = controls_of(runs)
+    baseline, others = _models(runs)
     pairs = []
-    for other in others:
-        control = controls.get(other.name)
-        pairs += [(baseline, other)] + ([(control, other), (baseline, control)] if control else [])
+    for model, control in others:
+        pairs += [(baseline, model)] + ([(control, model), (baseline, control)] if control else [])
     return [_comparison(first, second, labels) for first, second in pairs]
 
 
@@ -61,16 +40,14 @@ def findings(runs: Sequence[AttackedModel]) -> List[dict]:
     Keys: ``kind``; ``model``, ``baseline`` and ``control`` are names, the last with ``control_words``; ``cap``;
     ``verdict``; ``to_baseline`` and ``to_control`` compare the model with each, by `rates.paired`.
     """
-    baseline, *others = models_of(runs) or [None]
-    found, controls = [], controls_of(runs)
-    for model in others:
-        control = controls.get(model.name)
-        words = None if control is None else control_words(control)
+    baseline, others = _models(runs)
+    found = []
+    for model, control in others:
+        about = None if control is None else (control.name, control.facts["control"])
         for cap in CAPS:
-            to_baseline = paired(baseline.rows, model.rows, cap)
             to_control = None if control is None else paired(control.rows, model.rows, cap)
-            name = None if control is None else control.name
-            found.append(_finding(model.name, baseline.name, name, words, cap.name, to_baseline, to_control))
+            to_baseline = paired(baseline.rows, model.rows, cap)
+            found.append(_finding(model.name, baseline.name, about, cap.name, to_baseline, to_control))
     return found
 
 
@@ -87,9 +64,9 @@ def findings_in(results: dict) -> List[dict]:
     found = []
     for model, cap in ((finding["model"], finding["cap"]) for finding in results["findings"]):
         control = controls.get(model)
-        name, words = (None, None) if control is None else (control["name"], _words_of(control["control"]))
-        to_control = None if name is None else pairs[name, model][cap]
-        found.append(_finding(model, baseline, name, words, cap, pairs[baseline, model][cap], to_control))
+        about = None if control is None else (control["name"], control["control"])
+        to_control = None if control is None else pairs[control["name"], model][cap]
+        found.append(_finding(model, baseline, about, cap, pairs[baseline, model][cap], to_control))
     return found
 
 
@@ -110,18 +87,19 @@ def _comparison(first: AttackedModel, second: AttackedModel, labels: Sequence[st
 def _finding(
     model: str,
     baseline: str,
-    control: Optional[str],
-    words: Optional[str],
+    control: Optional[Tuple[str, Mapping]],
     cap: str,
     to_baseline: dict,
     to_control: Optional[dict],
 ) -> dict:
+    """``control`` is the name of the model's control, and what is known of it."""
+    name, facts = control or (None, None)
     return {
         "kind": "text attack beside its control",
         "model": model,
         "baseline": baseline,
-        "control": control,
-        "control_words": words,
+        "control": name,
+        "control_words": None if facts is None else facts.get("words", "class shares"),
         "cap": cap,
         "verdict": _verdict(to_baseline, to_control),
         "to_baseline": to_baseline,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fastadv.config.text_attack import DEFAULT_BATCH_SIZE, SIDES
 from fastadv.errors import UserError
+from fastadv.evaluation.vectors.geometry import unit_rows
 from fastadv.evaluation.victims.text import TimedVictim
 
 MARGIN = 1.0
@@ -112,8 +113,7 @@ class SimilarityVictim(TimedVictim):
             self.check_time()
             chosen = new[at : at + self.batch_size]
             vectors = np.asarray(self.model.encode_texts(chosen, batch_size=self.batch_size), dtype=np.float64)
-            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-            self._vectors.update(zip(chosen, vectors / np.where(norms > 0, norms, 1)))
+            self._vectors.update(zip(chosen, unit_rows(vectors)))
         self.num_run += len(new)
         cosines = [float(self._vectors[first] @ self._vectors[second]) for first, second in pairs]
         return self.scale.scores(np.array(cosines))

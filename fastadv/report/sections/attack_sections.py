@@ -1,6 +1,6 @@
 """Attacks on embeddings and where vectors lie: accuracy against epsilon, and alignment against uniformity."""
 
-from typing import Dict, List, Sequence
+from typing import Callable, Dict, List, Sequence
 
 from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
@@ -12,18 +12,28 @@ from fastadv.report.sources import Source
 
 def embedding_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
     """A chart and a table for each attack; attacks on the same texts with the same settings share theirs."""
-    records = found(sources, "embedding_attacks")
+    return _in_groups("Accuracy against epsilon", sources, looks, "embedding_attacks", _attacks)
+
+
+def geometry_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
+    """RobustSentEmbed, figure 3: a chart for each data on which uniformity and alignment were measured."""
+    return _in_groups("Alignment and uniformity", sources, looks, "geometries", _geometries)
+
+
+def _in_groups(title: str, sources: Sequence[Source], looks: Looks, kind: str, parts_of: Callable) -> List[Section]:
+    """What ``parts_of`` makes of all records of one ``group``, with the ending of their keys."""
+    records = found(sources, kind)
     names = system_names(sources, records, looks)
     groups: Dict[tuple, List[Found]] = {}
     for one in records:
         groups.setdefault(one.record.group, []).append(one)
     parts: List[Part] = []
-    for number, group in enumerate(groups.values()):
-        parts += _of_group(group, names, looks, f"-{number + 1}" if len(groups) > 1 else "")
-    return [Section("Accuracy against epsilon", parts)] if parts else []
+    for number, group in enumerate(groups.values(), start=1):
+        parts += parts_of(group, names, looks, f"-{number}" if len(groups) > 1 else "")
+    return [Section(title, parts)] if parts else []
 
 
-def _of_group(group: List[Found], names: dict, looks: Looks, ending: str) -> List[Part]:
+def _attacks(group: List[Found], names: dict, looks: Looks, ending: str) -> List[Part]:
     first = group[0].record
     series, lines = [], []
     radii = sorted({radius for one in group for curve in one.record.models.values() for radius, _ in curve})
@@ -57,40 +67,27 @@ def _of_group(group: List[Found], names: dict, looks: Looks, ending: str) -> Lis
     return [*([chart] if series else []), table, *warnings]
 
 
-def geometry_sections(sources: Sequence[Source], looks: Looks) -> List[Section]:
-    """RobustSentEmbed, figure 3: a chart for each data on which uniformity and alignment were measured."""
-    records = found(sources, "geometries")
-    names = system_names(sources, records, looks)
-    groups: Dict[tuple, List[Found]] = {}
-    for one in records:
-        groups.setdefault((one.record.data, one.record.positives, one.record.num_sentences), []).append(one)
-    parts: List[Part] = []
-    for number, ((data, positives, num), group) in enumerate(groups.items()):
-        ending = f"-{number + 1}" if len(groups) > 1 else ""
-        series, lines, quantities = [], [], {}
-        for one in group:
-            for model in one.record.models:
-                quantities.update(dict.fromkeys(model.quantities))
-        for source, place, record in group:
-            for model in record.models:
-                name = names[source, place, model.name]
-                lines.append([name, *(model.quantities.get(quantity) for quantity in quantities)])
-                alignment, uniformity = model.quantities.get("alignment"), model.quantities["uniformity"]
-                # Of a model without dropout there is no alignment by two masks: the table alone has it.
-                if alignment is not None and alignment.value is not None and uniformity.value is not None:
-                    series.append(Series(name, (Point(uniformity, alignment),), looks.of(name)))
-        what = f"{num:,} sentences of {data}; positives: {positives}"
-        if series:
-            chart = Chart(
-                f"alignment-uniformity{ending}",
-                "alignment and uniformity",
-                "uniformity (lower is better)",
-                "alignment (lower is better)",
-                tuple(series),
-                f"{what}. Towards the lower left is better. Bars are 95 % intervals.",
-                is_line=False,
-            )
-            parts.append(chart)
-        columns = [Column("model", is_text=True), *(Column(q.replace("_", " "), ".3f", True) for q in quantities)]
-        parts.append(Table(f"geometry{ending}", f"{what} [95 % interval]", columns, lines))
-    return [Section("Alignment and uniformity", parts)] if parts else []
+def _geometries(group: List[Found], names: dict, looks: Looks, ending: str) -> List[Part]:
+    data, positives, num = group[0].record.group
+    series, lines = [], []
+    quantities = dict.fromkeys(q for one in group for model in one.record.models for q in model.quantities)
+    for source, place, record in group:
+        for model in record.models:
+            name = names[source, place, model.name]
+            lines.append([name, *(model.quantities.get(quantity) for quantity in quantities)])
+            alignment, uniformity = model.quantities.get("alignment"), model.quantities["uniformity"]
+            # Of a model without dropout there is no alignment by two masks: the table alone has it.
+            if alignment is not None and alignment.value is not None and uniformity.value is not None:
+                series.append(Series(name, (Point(uniformity, alignment),), looks.of(name)))
+    what = f"{num:,} sentences of {data}; positives: {positives}"
+    chart = Chart(
+        f"alignment-uniformity{ending}",
+        "alignment and uniformity",
+        "uniformity (lower is better)",
+        "alignment (lower is better)",
+        tuple(series),
+        f"{what}. Towards the lower left is better. Bars are 95 % intervals.",
+        is_line=False,
+    )
+    columns = [Column("model", is_text=True), *(Column(q.replace("_", " "), ".3f", True) for q in quantities)]
+    return [*([chart] if series else []), Table(f"geometry{ending}", f"{what} [95 % interval]", columns, lines)]

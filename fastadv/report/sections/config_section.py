@@ -1,5 +1,6 @@
 """Configurations: what a run was, and in what several runs differ."""
 
+import io
 import os.path
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -88,21 +89,23 @@ def _cells(values: Sequence[Optional[str]]) -> List[str]:
 def flattened(config: Any) -> Dict[str, str]:
     """Dotted name -> value as text; at most 5,000, since a config from elsewhere may repeat itself endlessly."""
     found: Dict[str, str] = {}
-    todo: List[Tuple[str, Any, int]] = [("", config, 0)]
     left = _MAX_LETTERS_OF_VALUES
-    while todo and len(found) < _MAX_KEYS:
-        prefix, value, depth = todo.pop()
-        if isinstance(value, dict) and value and depth < _MAX_DEPTH:
-            parts = list(islice(value.items(), _MAX_KEYS))
-            names = [_scalar(name, str) for name, _ in parts]
-            inside = zip((f"{prefix}.{name}" if prefix else name for name in names), (part for _, part in parts))
-            todo += reversed([(name, part, depth + 1) for name, part in inside])
-        elif isinstance(value, _CONTAINERS):
-            found[prefix] = as_text(value, left)
-            left -= len(found[prefix])
+    for name, value in islice(_leaves(config, "", 0), _MAX_KEYS):
+        if isinstance(value, _CONTAINERS):
+            found[name] = as_text(value, left)
+            left -= len(found[name])
         else:
-            found[prefix] = "" if value is None else _scalar(value, str)
+            found[name] = "" if value is None else _scalar(value, str)
     return found
+
+
+def _leaves(value: Any, name: str, depth: int) -> Iterator[Tuple[str, Any]]:
+    """Dotted names and their values, of which only an empty or a very deep one is a mapping."""
+    if not isinstance(value, dict) or not value or depth == _MAX_DEPTH:
+        yield name, value
+        return
+    for key, part in value.items():
+        yield from _leaves(part, f"{name}.{_scalar(key, str)}" if name else _scalar(key, str), depth + 1)
 
 
 def as_text(value: Any, most: int) -> str:
@@ -110,34 +113,29 @@ def as_text(value: Any, most: int) -> str:
     memory holds."""
     if not isinstance(value, _CONTAINERS):
         return _scalar(value, str)[:most]
-    pieces, length, open_ones = [], 0, [_pieces(value)]
-    while open_ones and length < most:
-        piece = next(open_ones[-1], None)
-        if piece is None:
-            open_ones.pop()
-        elif isinstance(piece, str):
-            pieces.append(piece)
-            length += len(piece)
-        elif len(open_ones) < _MAX_DEPTH:
-            open_ones.append(_pieces(piece))
-        else:
-            pieces.append("…")
-            length += 1
-    return "".join(pieces)[:most]
+    text = io.StringIO()
+    for piece in _pieces(value, 0):
+        if text.tell() >= most:
+            break
+        text.write(piece)
+    return text.getvalue()[: max(most, 0)]
 
 
 _CONTAINERS = (dict, list, tuple)
 
 
-def _pieces(value: Any) -> Iterator[Any]:
-    """Of one level: texts, and what is a level of its own."""
+def _pieces(value: Any, depth: int) -> Iterator[str]:
+    """The parts of ``repr(value)``, none of them empty."""
+    if not isinstance(value, _CONTAINERS) or depth == _MAX_DEPTH:
+        yield "…" if isinstance(value, _CONTAINERS) else _scalar(value, repr)
+        return
     yield "{" if isinstance(value, dict) else "["
     for number, part in enumerate(value):
-        before = ", " if number else ""
+        if number:
+            yield ", "
         if isinstance(value, dict):
-            before, part = f"{before}{_scalar(part, repr)}: ", value[part]
-        yield before
-        yield part if isinstance(part, _CONTAINERS) else _scalar(part, repr)
+            yield f"{_scalar(part, repr)}: "
+        yield from _pieces(value[part] if isinstance(value, dict) else part, depth + 1)
     yield "}" if isinstance(value, dict) else "]"
 
 

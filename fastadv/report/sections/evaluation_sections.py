@@ -5,7 +5,7 @@ from typing import Dict, List, Sequence, Tuple
 from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.pages.words import bullets, paragraph
-from fastadv.report.named import Looks, evaluations_of, system_name
+from fastadv.report.named import Looks, evaluations_of, means_of, system_name
 from fastadv.report.records import Evaluation, Number, quantity_words
 from fastadv.report.sections.section import Html, Part, Section
 from fastadv.report.sources import Source
@@ -22,13 +22,9 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
     if not evaluations:
         return []
     cells: Dict[str, Dict[str, Dict[str, Number]]] = {}
-    systems: List[str] = []
-    for source, evaluation in evaluations:
-        for number in evaluation.numbers:
-            if number.model is None:
-                name = system_name(source, number.system, evaluations)
-                systems += [] if name in systems else [name]
-                cells.setdefault(number.quantity.part, {}).setdefault(number.what, {})[name] = number
+    for name, number in means_of(evaluations):
+        cells.setdefault(number.quantity.part, {}).setdefault(number.what, {})[name] = number
+    systems = list(dict.fromkeys(name for name, _ in means_of(evaluations)))
     parts: List[Part] = [Html(paragraph(_NOTE))]
     for name, one in evaluations:
         of_which = f"{name}: " if len(sources) > 1 else ""
@@ -41,12 +37,8 @@ def evaluation_sections(sources: Sequence[Source], looks: Looks) -> List[Section
         ]
         forms = [".1f" if all(map(_is_large, row.values())) else ".3f" for row in of_part.values()]
         parts.append(Table(f"evaluation-{_as_key(part)}", part, columns, lines, forms=forms))
-        chart = _epsilon_chart(part, of_part, systems, looks)
-        parts += chart
-    spreads = _spreads(evaluations, systems)
-    parts += [spreads] if spreads.rows else []
-    differences = _differences(evaluations)
-    parts += [differences] if differences.rows else []
+        parts += _epsilon_charts(part, of_part, systems, looks)
+    parts += [table for table in (_spreads(evaluations, systems), _differences(evaluations)) if table.rows]
     missing = [
         f"{f'{name}: ' if len(sources) > 1 else ''}{part} is {status}{f': {why}' if why else ''}"
         for name, one in evaluations
@@ -67,7 +59,7 @@ def _is_large(number: Number) -> bool:
     return value is None or number.quantity.unit in ("x 100", "%") or abs(value) >= 10
 
 
-def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: List[str], looks: Looks) -> List[Chart]:
+def _epsilon_charts(part: str, of_part: Dict[str, Dict[str, Number]], systems: List[str], looks: Looks) -> List[Chart]:
     """Curves of what was measured at several radii, for each set and metric; without an attack is radius 0."""
     curves: Dict[Tuple[str, str, str], Dict[str, List[Point]]] = {}
     for row in of_part.values():
@@ -97,11 +89,9 @@ def _epsilon_chart(part: str, of_part: Dict[str, Dict[str, Number]], systems: Li
 def _spreads(evaluations: Sequence[Tuple[str, Evaluation]], systems: List[str]) -> Table:
     """Of systems of several seeds."""
     cells: Dict[Tuple[str, str], Dict[str, Number]] = {}
-    for source, evaluation in evaluations:
-        for number in evaluation.numbers:
-            if number.model is None and number.spread is not None and number.estimate.value is not None:
-                name = system_name(source, number.system, evaluations)
-                cells.setdefault((number.quantity.part, number.what), {})[name] = number
+    for name, number in means_of(evaluations):
+        if number.spread is not None and number.estimate.value is not None:
+            cells.setdefault((number.quantity.part, number.what), {})[name] = number
     columns = [Column("part", is_text=True), Column("what", is_text=True), *map(Column, systems)]
     lines = [[*key, *(row[name].spread if name in row else None for name in systems)] for key, row in cells.items()]
     forms = [".2f" if all(map(_is_large, row.values())) else ".3f" for row in cells.values()]

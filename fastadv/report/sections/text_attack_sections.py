@@ -99,7 +99,7 @@ def _queries(records: Sequence[Found], names: dict, attacks: dict, looks: Looks)
             name = names[source, place, model.name]
             point = Point(Estimate(100 * model.accuracy_drop), model.queries, attacks[source, place])
             points.setdefault(name, []).append(point)
-            controls |= {name} if model.is_control else set()
+            controls |= {name} if model.control_of else set()
     series = [Series(name, tuple(some), looks.of(name), is_open=name in controls) for name, some in points.items()]
     return Chart(
         "queries-accuracy-drop",

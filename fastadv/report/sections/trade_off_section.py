@@ -7,7 +7,7 @@ from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTup
 from fastadv.evaluation.suite.schema import Counterpart, Quantity
 from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
-from fastadv.report.named import Found, Looks, evaluations_of, found, system_name, system_names
+from fastadv.report.named import Found, Looks, evaluations_of, found, means_of, system_names
 from fastadv.report.records import Number
 from fastadv.report.sections.before_after_section import LOOK_BEFORE
 from fastadv.report.sections.section import Section
@@ -143,20 +143,17 @@ def _not_of_an_evaluation(sources: Sequence[Source], kind: str) -> List[Found]:
 
 def _evaluations(sources: Sequence[Source]) -> List[TradeOff]:
     """What was measured under each attack, against its clean counterpart. Over all evaluations."""
-    evaluations = evaluations_of(sources)
     clean: Dict[Counterpart, Dict[str, Number]] = {}
     attacked: Dict[Quantity, Dict[float, Dict[str, Estimate]]] = {}
-    for source, evaluation in evaluations:
-        for number in evaluation.numbers:
-            quantity = number.quantity
-            if number.model is not None or number.estimate.value is None:
-                continue
-            name = system_name(source, number.system, evaluations)
-            if quantity.attacked_from:
-                at_any = quantity._replace(epsilon=None)
-                attacked.setdefault(at_any, {}).setdefault(quantity.epsilon or 0.0, {})[name] = number.estimate
-            elif quantity.epsilon is None:
-                clean.setdefault((quantity.part, quantity.set, quantity.metric), {})[name] = number
+    for name, number in means_of(evaluations_of(sources)):
+        quantity = number.quantity
+        if number.estimate.value is None:
+            continue
+        if quantity.attacked_from:
+            at_any = quantity._replace(epsilon=None)
+            attacked.setdefault(at_any, {}).setdefault(quantity.epsilon or 0.0, {})[name] = number.estimate
+        elif quantity.epsilon is None:
+            clean.setdefault((quantity.part, quantity.set, quantity.metric), {})[name] = number
     results = []
     for quantity, by_radius in attacked.items():
         of_clean = next((clean[place] for place in quantity.attacked_from if place in clean), {})

@@ -34,23 +34,19 @@ def training_section(runs: Dict[str, RunRecord]) -> List[Section]:
     """Curves over steps; several runs in one chart, as running means where they are noisy."""
     charts = []
     for metric, title, is_smoothed, text in _PANELS:
-        series = []
+        series, has_mean = [], False
         for look, (name, run) in enumerate(runs.items()):
             if metric not in run.series:
                 continue
             steps, values = run.series[metric]
             smooth = running_mean(values) if is_smoothed else None
+            has_mean |= smooth is not None
             if smooth and len(runs) == 1:
                 series.append(line_series("as logged", steps, values, look, is_faint=True))
             label = "running mean" if smooth and len(runs) == 1 else name
             series.append(line_series(label, steps, smooth or values, look))
         if series:
-            is_mean = (
-                is_smoothed
-                and len(runs) > 1
-                and any(running_mean(r.series.get(metric, ((), ()))[1]) for r in runs.values())
-            )
-            note = " Running means over a twelfth of the run." if is_mean else ""
+            note = " Running means over a twelfth of the run." if has_mean and len(runs) > 1 else ""
             key = f"training-{metric.replace('/', '-').replace('_', '-')}"
             chart = Chart(key, title, "step", title, tuple(series), f"{text}{note}", has_whole_x=True)
             charts.append(chart.thinned())
@@ -96,18 +92,15 @@ def _costs(run: RunRecord) -> Dict[str, Cell]:
     totals = _totals({name: one for name, one in times.items() if name not in _APART})
     if totals:
         found["s a step"] = median([total for _, total in totals])
-        by_step = dict(totals)
-        for phase, words in _PHASES:
-            shares = _shares([f"time/{phase}"], times, by_step)
+        columns = {f"{words}, %": [f"time/{phase}"] for phase, words in _PHASES}
+        for column, phases in {**columns, "adversarial part, %": ["time/search", "time/adversarial"]}.items():
+            shares = _shares(phases, times, dict(totals))
             if shares:
-                found[f"{words}, %"] = median(shares)
-        shares = _shares(["time/search", "time/adversarial"], times, by_step)
-        if shares:
-            found["adversarial part, %"] = median(shares)
-        found["training, h"] = _hours(totals)
+                found[column] = median(shares)
+        found["training, h"] = _hours(totals, totals)
         apart = _totals({name: times[name] for name in _APART if name in times})
         if apart:
-            found["evaluating and saving, h"] = _hours_apart(apart, totals)
+            found["evaluating and saving, h"] = _hours(apart, totals)
     for metric, column, factor in (
         ("sentences_per_s", "sentences/s", 1.0),
         ("tokens_per_s", "tokens/s", 1.0),
@@ -136,14 +129,7 @@ def _shares(phases: List[str], times: dict, totals: Dict[float, float]) -> List[
     return [100.0 * value / totals[step] for step, value in parts if totals.get(step)]
 
 
-def _hours(totals: List[Tuple[float, float]]) -> float:
-    """A line's times are means over the steps since the line before it."""
-    seconds, last = 0.0, 0.0
-    for step, value in totals:
-        seconds, last = seconds + (step - last) * value, step
-    return seconds / 3600
-
-
-def _hours_apart(apart: List[Tuple[float, float]], totals: List[Tuple[float, float]]) -> float:
+def _hours(times: List[Tuple[float, float]], totals: List[Tuple[float, float]]) -> float:
+    """A line's times are means over the steps since the line before it in which a step's phases stand."""
     before = dict(zip((step for step, _ in totals), (0.0, *(step for step, _ in totals))))
-    return sum((step - before.get(step, step)) * value for step, value in apart) / 3600
+    return sum((step - before.get(step, step)) * value for step, value in times) / 3600

