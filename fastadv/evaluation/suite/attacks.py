@@ -14,10 +14,11 @@ from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
+from fastadv.evaluation.embeddings.parts import DAMAGED, FILES, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
+from fastadv.evaluation.suite.numbers import Measured
 from fastadv.evaluation.suite.parts import (
     AttackPart,
     Found,
@@ -29,13 +30,19 @@ from fastadv.evaluation.suite.parts import (
     check_each,
     those_that_can,
 )
-from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
+from fastadv.evaluation.suite.rows import (
+    fooling_radii,
+    found_by_attack,
+    of_measurement,
+    of_text_rows,
+    set_name,
+    share_measured,
+)
 from fastadv.evaluation.suite.schema import ABSOLUTE, Quantity
 from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
-from fastadv.evaluation.text.rows import read_rows
-from fastadv.evaluation.text.run import TextAttackRun, rows_files
-from fastadv.evaluation.text_report.report import REPORT_FILES
+from fastadv.evaluation.text.rows import TextAttackRow
+from fastadv.evaluation.text.run import TextAttackRun
 from fastadv.evaluation.vectors.accuracy import check_finite
 from fastadv.evaluation.versions import version_of
 from fastadv.files.hashes import sha256_of
@@ -124,7 +131,7 @@ class EmbeddingPart(AttackPart):
             names=[model.name for model in models],
         )
         results = run.run(progress)
-        found.files += ["attack.json", "attack.csv", "attack.png"]
+        found.files += FILES
         fooled = fooling_radii(out / "attack.csv")
         clean = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
         for entry in results["models"]:
@@ -260,15 +267,12 @@ class TextPart(AttackPart):
             max_length=usable[0].max_length,
             names=[model.name for model in usable],
         )
-        results = run.run(progress)
-        paths = rows_files(out, [entry["name"] for entry in results["models"]])
-        measured = []
-        for model, path in zip(usable, paths):
-            measured += of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
-        files = [*REPORT_FILES, *(path.name for path in paths)]
         protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
-        baseline = usable[0].name if len(usable) > 1 else None
-        return Found(measured, files, protocol, whys, findings=results["findings"], baseline=baseline)
+
+        def measured(model: SuiteModel, rows: Sequence[TextAttackRow]) -> List[Measured]:
+            return of_text_rows(self.name, set_name(self.labelled.source), model.model, rows)
+
+        return found_by_attack(run, usable, progress, measured, protocol, whys)
 
     def _with_probe(self, model: SuiteModel, data: _Texts) -> str:
         """A folder of the encoder with a probe, made where it is not there."""
