@@ -77,8 +77,6 @@ class TextAttack:
     models: List[TextAttackOfModel]
     findings: List[dict]
     """what `fastadv.evaluation.text_report.findings.sentence` puts into words"""
-    findings_at_caps: List[dict]
-    """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
 
 
@@ -186,12 +184,12 @@ def read_text_attack(found: dict) -> TextAttack:
         shares = {name: _estimate(rates[name]) for name in ("accuracy", "robust_accuracy")}
         shares |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
         counts = {name: _count(rates[f"num_{name}"]) for name in ("texts", "attacked", "skipped", "error")}
-        drop = rates["accuracy_drop"]
+        drop, control = rates["accuracy_drop"], model.get("control")
         models.append(
             TextAttackOfModel(
                 name=_text(model["name"]),
                 given=_model(model, model.get("model") or model["name"]),
-                control_of=_control_of(model.get("control")),
+                control_of=(_text(control["baseline"]), _text(control["robust"])) if control else None,
                 counts=counts,
                 shares=shares,
                 accuracy_drop=None if drop is None else _finite(drop),
@@ -204,12 +202,7 @@ def read_text_attack(found: dict) -> TextAttack:
     for finding in findings:
         # What is wrong with one shows here, where the file is known.
         sentence(finding)
-    any_cap, caps = ([f for f in findings if (f["cap"] == "any") is i] for i in (True, False))
-    return TextAttack(_text(title), models, any_cap, caps)
-
-
-def _control_of(control: Optional[dict]) -> Optional[Tuple[str, str]]:
-    return (_text(control["baseline"]), _text(control["robust"])) if control else None
+    return TextAttack(_text(title), models, findings)
 
 
 def read_geometry(found: dict) -> Geometry:

@@ -57,15 +57,19 @@ class FolderOfParts:
 
     def __call__(self, number: int, make: Callable[[], Part]) -> Part:
         """Part ``number``; made and kept where it is not there, or damaged."""
-        path = self.path(number)
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except DAMAGED:
-            part = make()
-            with written_aside(path) as aside, aside.open("wb") as file:
-                np.savez(file, **part)
-            return part
+        return kept_arrays(self.path(number), make)
+
+
+def kept_arrays(path: Path, make: Callable[[], Part]) -> Part:
+    """The arrays that are kept at ``path``; made and kept where they are not there, or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except DAMAGED:
+        part = make()
+        with written_aside(path) as aside, aside.open("wb") as file:
+            np.savez(file, **part)
+        return part
 
 
 def part_path(folder: Path, key: list, ending: str) -> Path:

@@ -4,17 +4,16 @@ Numbers of single rows are read from the files that the attacks leave, so that w
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
-
-import numpy as np
 
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.parts import DAMAGED, FILES, part_path
+from fastadv.evaluation.embeddings.parts import FILES, kept_arrays, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
@@ -145,7 +144,7 @@ class EmbeddingPart(AttackPart):
                 found.measured.append(share_measured(attacked, entry["model"], rows))
 
     def _encoders(self, models: List[SuiteModel], data: _Attacked, out: Path, progress: bool, found: Found) -> None:
-        from fastadv.evaluation.before_after.before_after import masking_warnings, measure, save_measurement
+        from fastadv.evaluation.before_after.before_after import masking_warnings, measure
         from fastadv.evaluation.before_after.held_out import load_held_out
 
         held_out, values = None, {}
@@ -156,11 +155,8 @@ class EmbeddingPart(AttackPart):
                 # One draw for all, distinct for the tokenizer of the first that can be measured.
                 drawn = held_out or load_held_out(self.of_encoders, encoder)
                 key = ["encoder", self.version, model.key, vars(self.of_encoders), sha256_of(vars(drawn))]
-                path = part_path(out / "parts", key, "npz")
-                of_model = _kept_measurement(path)
-                if of_model is None:
-                    of_model = measure(encoder, self.of_encoders, drawn, self.batch_size, progress)
-                    save_measurement(of_model, path)
+                measured = partial(measure, encoder, self.of_encoders, drawn, self.batch_size, progress)
+                of_model = kept_arrays(part_path(out / "parts", key, "npz"), measured)
             except UserError as error:
                 found.whys[model.model] = f"{model.name} on {self.of_encoders.held_out}: {error}"
                 continue
@@ -310,16 +306,6 @@ def _held_out_sentences(cfg: EvaluationConfig) -> List[str]:
             f"{cfg.held_out} has {num_distinct} sentences that differ, and {cfg.num_sentences} are asked for"
         )
     return sentences
-
-
-def _kept_measurement(path: Path) -> Optional[Dict[str, np.ndarray]]:
-    """None where it is not there, or damaged."""
-    from fastadv.evaluation.before_after.before_after import load_measurement
-
-    try:
-        return load_measurement(path)
-    except DAMAGED:
-        return None
 
 
 def _check_logits(model: SuiteModel, classifier, data: LabelledTexts, source: str, batch_size: int) -> None:

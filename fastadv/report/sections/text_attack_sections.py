@@ -2,11 +2,11 @@
 
 from typing import Dict, List, Sequence
 
-from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow
 from fastadv.evaluation.text_report.findings import sentence
+from fastadv.evaluation.text_report.page import fooled_rows, marked_row
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.chart import Chart, Point, Series
-from fastadv.pages.shown_text import marked, shown
+from fastadv.pages.shown_text import shown
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.pages.words import bullets, paragraph
 from fastadv.report.named import Found, Looks, found, system_names
@@ -33,14 +33,13 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
         parts.append(queries)
     for one in records:
         called = {model.name: names[one.source, one.place, model.name] for model in one.record.models}
-        said, said_at_caps = (
-            [sentence(finding, called) for finding in findings]
-            for findings in (one.record.findings, one.record.findings_at_caps)
+        said, at_caps = (
+            bullets(sentence(finding, called) for finding in one.record.findings if (finding["cap"] == "any") is is_any)
+            for is_any in (True, False)
         )
         if said:
-            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(said)}"))
-        if said_at_caps:
-            at_caps = bullets(said_at_caps)
+            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{said}"))
+        if at_caps:
             parts.append(Html(f"<details><summary>where few words may change</summary>{at_caps}</details>\n"))
     texts = _texts(records, names, attacks)
     if texts.rows:
@@ -123,28 +122,16 @@ def _texts(records: Sequence[Found], names: dict, attacks: dict) -> Table:
     most = max(1, min(MAX_TEXTS_OF_MODEL, MAX_TEXTS // max(1, num_models)))
     for source, place, record in records:
         for own, rows in record.rows.items():
-            fooled = sorted(
-                (row for row in rows if row.outcome == SUCCEEDED), key=lambda r: (r.num_words_changed, r.row)
-            )
-            for row in fooled[:most]:
-                if len(lines) >= MAX_TEXTS:
-                    break
+            for row in fooled_rows(rows)[: min(most, MAX_TEXTS - len(lines))]:
                 said = f"{row.predicted}\u00a0→\u00a0{row.predicted_adversarial}"
                 changed = f"{row.num_words_changed} of {row.num_words}"
                 line = [attacks[source, place], names[source, place, own], str(row.row), row.label, said, changed]
                 lines.append(
                     [*line, _joined(row.first, row.second), _joined(row.first_adversarial, row.second_adversarial)]
                 )
-                body.append([*map(shown, line), _marked(row)])
+                body.append([*map(shown, line), marked_row(row, MAX_LETTERS)])
     return Table("text-changes", "Texts that fooled a model", csv_columns, lines, html_body=body, html_columns=columns)
 
 
 def _joined(first: str, second: object) -> str:
     return first if second is None else f"{first} / {second}"
-
-
-def _marked(row: TextAttackRow) -> str:
-    parts = [marked(row.first, row.first_adversarial, MAX_LETTERS)]
-    if row.second is not None:
-        parts.append(marked(row.second, row.second_adversarial or "", MAX_LETTERS))
-    return "<br>".join(parts)
