@@ -52,6 +52,11 @@ class EmbeddingAttack:
     given: Dict[str, Model]
     """name -> the model"""
 
+    @property
+    def subject(self) -> object:
+        """Equal for records, of every kind, whose models of one name would be two points of one thing."""
+        return self.group
+
 
 @dataclass(frozen=True)
 class TextAttackOfModel:
@@ -62,11 +67,9 @@ class TextAttackOfModel:
     control_of: Optional[Tuple[str, str]]
     """of a control the names of the baseline that it is, and of the model that it is set against"""
     counts: Dict[str, int]
-    shares: Dict[str, Estimate]
-    """accuracy, robust_accuracy, and success by the name of the cap"""
+    rates: Dict[str, Estimate]
+    """accuracy, robust_accuracy, and success by the name of the cap, of 1; the means of queries and words_changed"""
     accuracy_drop: Optional[float]
-    queries: Estimate
-    words_changed: Estimate
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,10 @@ class TextAttack:
     findings: List[dict]
     """what `fastadv.evaluation.text_report.findings.sentence` puts into words"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> object:
+        return self.attack
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,10 @@ class Geometry:
     def group(self) -> tuple:
         """Equal for geometries whose numbers compare."""
         return self.data, self.positives, self.num_sentences
+
+    @property
+    def subject(self) -> object:
+        return self.data, self.positives
 
 
 @dataclass(frozen=True)
@@ -181,8 +192,9 @@ def read_text_attack(found: dict) -> TextAttack:
     models = []
     for model in found["models"]:
         rates = model["rates"]
-        shares = {name: _estimate(rates[name]) for name in ("accuracy", "robust_accuracy")}
-        shares |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
+        named = ("accuracy", "robust_accuracy", "queries", "words_changed")
+        estimates = {name: _estimate(rates[name]) for name in named}
+        estimates |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
         counts = {name: _count(rates[f"num_{name}"]) for name in ("texts", "attacked", "skipped", "error")}
         drop, control = rates["accuracy_drop"], model.get("control")
         models.append(
@@ -191,10 +203,8 @@ def read_text_attack(found: dict) -> TextAttack:
                 given=_model(model, model.get("model") or model["name"]),
                 control_of=(_text(control["baseline"]), _text(control["robust"])) if control else None,
                 counts=counts,
-                shares=shares,
+                rates=estimates,
                 accuracy_drop=None if drop is None else _finite(drop),
-                queries=_estimate(rates["queries"]),
-                words_changed=_estimate(rates["words_changed"]),
             )
         )
     title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"

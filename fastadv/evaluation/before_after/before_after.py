@@ -24,7 +24,7 @@ from fastadv.evaluation.before_after.embedding_attack import (
     negative_cosine,
     pgd_attack,
 )
-from fastadv.evaluation.before_after.held_out import HeldOut, load_held_out
+from fastadv.evaluation.before_after.held_out import HeldOut
 from fastadv.evaluation.before_after.misspelling import misspell
 from fastadv.evaluation.before_after.probe import fit_probe
 from fastadv.evaluation.intervals import (
@@ -49,16 +49,6 @@ than to move a vector past its neighbours (untrained MiniLM: 0.1 right at 0.05·
 
 _ATTACK_ROWS = {"retrieval": "retrieval@1", "centred_cosine": "centred cosine", "cosine": "cosine"}
 _ENDS = ("low", "high")
-
-
-def evaluate_before_after(
-    before, after, cfg: EvaluationConfig, data_field: str = "text", progress: bool = False
-) -> dict:
-    """:func:`compare` of two encoders with one tokenizer, measured one after the other."""
-    held_out = load_held_out(cfg, before, data_field)
-    return compare(
-        measure(before, cfg, held_out, progress=progress), measure(after, cfg, held_out, progress=progress), cfg
-    )
 
 
 def measure(

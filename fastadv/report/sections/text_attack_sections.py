@@ -64,23 +64,21 @@ def attack_names(records: Sequence[Found]) -> Dict[tuple, str]:
 
 
 def _rates(records: Sequence[Found], names: dict, attacks: dict) -> Table:
+    shares = {"accuracy": "accuracy, %", "robust_accuracy": "after, %"}
+    at_caps = {cap.name: "success, %" if cap.name == "any" else f"{cap.words}, %" for cap in CAPS}
+    means = {"queries": "queries", "words_changed": "words changed"}
     columns = [Column("model", is_text=True), Column("attack", is_text=True), Column("texts")]
-    columns += [Column("accuracy, %", ".1f", True), Column("after, %", ".1f", True), Column("attacked")]
-    columns += [Column("success, %" if cap.name == "any" else f"{cap.words}, %", ".1f", True) for cap in CAPS]
-    columns += [
-        Column("queries", ".1f", True),
-        Column("words changed", ".1f", True),
-        Column("skipped"),
-        Column("errors"),
-    ]
+    columns += [*(Column(words, ".1f", True) for words in shares.values()), Column("attacked")]
+    columns += [Column(words, ".1f", True) for words in (at_caps | means).values()]
+    columns += [Column("skipped"), Column("errors")]
     lines = []
     for source, place, record in records:
         for model in record.models:
-            shares = {name: share.times(100) for name, share in model.shares.items()}
-            line = [names[source, place, model.name], attacks[source, place], model.counts["texts"]]
-            line += [shares["accuracy"], shares["robust_accuracy"], model.counts["attacked"]]
-            line += [*(shares[cap.name] for cap in CAPS), model.queries, model.words_changed]
-            lines.append([*line, model.counts["skipped"], model.counts["error"]])
+            counts, in_percent = model.counts, {n: model.rates[n].times(100) for n in shares | at_caps}
+            line = [names[source, place, model.name], attacks[source, place], counts["texts"]]
+            line += [*(in_percent[name] for name in shares), counts["attacked"]]
+            line += [*(in_percent[name] for name in at_caps), *(model.rates[name] for name in means)]
+            lines.append([*line, counts["skipped"], counts["error"]])
     caption = (
         "Success is of the texts that were right before; at a cap, a success that changed more failed [95 % interval]"
     )
@@ -93,10 +91,10 @@ def _queries(records: Sequence[Found], names: dict, attacks: dict, looks: Looks)
     controls = set()
     for source, place, record in records:
         for model in record.models:
-            if model.accuracy_drop is None or model.queries.value is None:
+            if model.accuracy_drop is None or model.rates["queries"].value is None:
                 continue
             name = names[source, place, model.name]
-            point = Point(Estimate(100 * model.accuracy_drop), model.queries, attacks[source, place])
+            point = Point(Estimate(100 * model.accuracy_drop), model.rates["queries"], attacks[source, place])
             points.setdefault(name, []).append(point)
             controls |= {name} if model.control_of else set()
     series = [Series(name, tuple(some), looks.of(name), is_open=name in controls) for name, some in points.items()]

@@ -126,7 +126,7 @@ def _texts(sources: Sequence[Source], looks: Looks) -> List[TradeOff]:
     for source, place, record in _not_of_an_evaluation(sources, "text_attacks"):
         pairs = {}
         for model in record.models:
-            clean, robust = model.shares["accuracy"].times(100), model.shares["robust_accuracy"].times(100)
+            clean, robust = (model.rates[name].times(100) for name in ("accuracy", "robust_accuracy"))
             if clean.value is not None and robust.value is not None:
                 pairs[names[source, place, model.name]] = (clean, robust)
         if pairs:

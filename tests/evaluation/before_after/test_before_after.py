@@ -15,7 +15,6 @@ from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import (
     compare,
-    evaluate_before_after,
     load_measurement,
     measure,
     save_measurement,
@@ -166,15 +165,6 @@ def test_demo_probe_sentences_do_not_overlap(tiny_encoder, tmp_path, cfg):
     cfg.num_probe_sentences = 8000
     with pytest.raises(UserError, match="num_probe_sentences must be 0 .* got 8000"):
         load_held_out(cfg, tiny_encoder())
-
-
-def test_both_halves_in_one_call(tiny_encoder, tmp_path, cfg):
-    (tmp_path / "held.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text in TEXTS))
-    cfg.held_out, cfg.num_probe_sentences = str(tmp_path / "held.jsonl"), 0
-    before, after = (tiny_encoder(dtype=torch.float32, pooling=pooling) for pooling in ("cls", "mean"))
-    results = evaluate_before_after(before, after, cfg, data_field="review")
-    assert results["num_sentences"] == 24
-    assert any(row["difference"] != 0 for row in results["rows"])
 
 
 WIDTH, NUM_WORDS = 5, 30
