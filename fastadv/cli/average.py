@@ -3,38 +3,29 @@
 import argparse
 import sys
 
+from fastadv.cli.flags import add_flags, read_settings
 from fastadv.cli.parts import add_command
+from fastadv.config.commands import AverageOptions
 from fastadv.errors import UserError
 
 
 def add_average(commands) -> None:
     """Adds the subcommand."""
     about = "average the parameters of two classifiers of one architecture, with one weight or a sweep of them"
-    parser = add_command(commands, "average", _average, about)
-    parser.add_argument(
-        "--model", required=True, action="append", help="a folder of a trained classifier; give --model twice"
-    )
-    parser.add_argument(
-        "--weight",
-        required=True,
-        nargs="+",
-        type=float,
-        metavar="WEIGHT",
-        help="share of the first model, from 0 to 1; the second has the rest",
-    )
-    parser.add_argument("--out", required=True, help="a folder; each average is a model OUT/weight-WEIGHT")
+    add_flags(add_command(commands, "average", _average, about), AverageOptions)
 
 
 def _average(arguments: argparse.Namespace) -> None:
     from fastadv.encoder.weights.averaging import average_classifiers, average_folders, check_averageable
 
-    if len(arguments.model) != 2:
-        raise UserError(f"average: --model is given {len(arguments.model)} times, expected twice")
-    first, second = arguments.model
+    options = read_settings(arguments, AverageOptions)
+    if len(options.models) != 2:
+        raise UserError(f"average: --model is given {len(options.models)} times, expected twice")
+    first, second = options.models
     if arguments.dry_run:
-        folders = average_folders(arguments.out, arguments.weight)
+        folders = average_folders(options.out, options.weights)
         check_averageable(first, second)
         print(f"would write the averages of {first} and {second} into {', '.join(map(str, folders))}")
         return
-    for folder in average_classifiers(first, second, arguments.weight, arguments.out, sys.stderr.isatty()):
+    for folder in average_classifiers(first, second, options.weights, options.out, sys.stderr.isatty()):
         print(folder)

@@ -104,8 +104,8 @@ def _options(one: _Setting, default: Any) -> dict[str, Any]:
         return {"action": "store_false" if own else "store_true", "default": argparse.SUPPRESS, "help": flag.about}
     shown = own if default is MISSING else default
     is_required = shown is MISSING if flag.is_required is None else flag.is_required
-    words = flag.default
-    if words is None and shown not in (MISSING, None):
+    words = flag.default if default is MISSING else None
+    if words is None and shown not in (MISSING, None, ()):
         words = f"{shown:g}" if isinstance(shown, float) else str(shown)
     options = {
         "help": f"{flag.about} (default: {words})" if words else flag.about,
@@ -123,7 +123,9 @@ def _parsing(hint: Any, flag: Flag) -> dict[str, Any]:
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:
-        return {"nargs": "+", **_parsing(get_args(hint)[0], flag)}
+        kinds = get_args(hint)
+        many = {"action": "append"} if flag.is_repeated else {"nargs": "+" if ... in kinds else len(kinds)}
+        return {**many, **_parsing(kinds[0], flag)}
     if hint is int:
         return {"type": whole_number(flag.least, flag.most)}
     if hint is float:

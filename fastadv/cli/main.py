@@ -15,18 +15,12 @@ from fastadv import __version__
 from fastadv.cli.attack import add_attack
 from fastadv.cli.average import add_average
 from fastadv.cli.evaluate import add_evaluate
-from fastadv.cli.flags import whole_number
-from fastadv.cli.parts import (
-    Parser,
-    add_command,
-    add_encoder_options,
-    check_model,
-    encoder_words,
-    load_encoder,
-)
+from fastadv.cli.flags import add_flags, read_settings, whole_number
+from fastadv.cli.parts import Parser, add_command, check_encoder, encoder_words, load_encoder
 from fastadv.cli.prepare_attack_data import add_prepare_attack_data
 from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
+from fastadv.config.commands import EncodeOptions
 from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -96,37 +90,27 @@ def _train(argv: list[str]) -> int:
 
 
 def _add_encode(commands) -> None:
-    parser = add_command(commands, "encode", _encode, "turn sentences into vectors")
-    add_encoder_options(parser, max_length=None, pooling=None)
-    parser.add_argument("--input", required=True, help="a file of text or a table, a folder, or a dataset")
-    parser.add_argument(
-        "--output",
-        required=True,
-        help="a .npy file (num_sentences, D), or a .parquet file with columns text and vector",
-    )
-    parser.add_argument(
-        "--field", default="text", help="the JSON field or dataset column of the sentence (default: text)"
-    )
-    parser.add_argument("--split", default="train", help="the split of a named dataset (default: train)")
+    add_flags(add_command(commands, "encode", _encode, "turn sentences into vectors"), EncodeOptions)
 
 
 def _encode(arguments) -> None:
     from fastadv.data.sources.find import open_source
     from fastadv.encoder.export.encode_file import check_output, encode_file
 
-    output = check_output(arguments.output)
-    open_source(arguments.input, field=arguments.field, split=arguments.split)
-    check_model(arguments)
+    options = read_settings(arguments, EncodeOptions)
+    output = check_output(options.output)
+    open_source(options.input, field=options.field, split=options.split)
+    check_encoder(options.model, options)
     if arguments.dry_run:
-        print(f"would encode {arguments.input} with {encoder_words(arguments)} into {output}")
+        print(f"would encode {options.input} with {encoder_words(options.model, options)} into {output}")
         return
     summary = encode_file(
-        load_encoder(arguments),
-        arguments.input,
+        load_encoder(options.model, options),
+        options.input,
         output,
-        field=arguments.field,
-        batch_size=arguments.batch_size,
-        split=arguments.split,
+        field=options.field,
+        batch_size=options.batch_size,
+        split=options.split,
         progress=sys.stderr.isatty(),
     )
     print(

@@ -22,7 +22,7 @@ class Flag:
     """where it is not the field's. A field that is True by default is switched off by its flag"""
     alias: str | None = None
     """another spelling"""
-    metavar: str | None = None
+    metavar: str | tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None
     least: int | None = None
     """Least whole number that is allowed; None: no lower bound."""
@@ -30,6 +30,8 @@ class Flag:
     """Largest whole number that is allowed; None: no upper bound."""
     is_zero_none: bool = False
     """0 stands for None: no limit"""
+    is_repeated: bool = False
+    """Whether the flag is given once for each value of a tuple."""
     is_required: bool | None = None
     """None: exactly where the field has no default"""
 

@@ -5,8 +5,10 @@ in the same order.
 """
 
 import atexit
+import importlib.util
 import logging
 import os
+import platform
 import warnings
 from datetime import timedelta
 from typing import Callable, Mapping, MutableMapping, TypeVar
@@ -45,6 +47,18 @@ def import_deepspeed():
     # Compiling the shared-memory reduction takes 40 s and a compiler, and gains nothing below several ranks.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+def require_training_platform() -> None:
+    """Raises UserError where deepspeed is not installed. Looks for it without importing it, which takes seconds."""
+    if importlib.util.find_spec("deepspeed") is not None:
+        return
+    without = "fastadv encode, evaluate and report, which need no deepspeed"
+    system = platform.system()
+    if system == "Linux":
+        raise UserError(f"training needs deepspeed, which is not installed; pip install deepspeed, or {without}")
+    name = "macOS" if system == "Darwin" else system or "an unknown platform"
+    raise UserError(f"training needs deepspeed, which comes with fastadv on Linux alone; on {name}: {without}")
 
 
 def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:

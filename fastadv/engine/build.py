@@ -1,7 +1,7 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -106,20 +106,11 @@ def build_encoder(config: Config):
     """The encoder as its checkpoint holds it, in float32."""
     from fastadv.encoder import Encoder
 
-    encoder = config.encoder
     # Adapters are drawn; the rest is read.
     torch.manual_seed(config.train.seed)
     return Encoder.from_pretrained(
-        encoder.model,
-        pooling=encoder.pooling,
-        max_length=encoder.max_length,
-        dropout=encoder.dropout,
-        path=encoder.path,
+        **asdict(config.encoder),
         perturb_at=config.perturbation.perturb_at,
-        num_frozen_layers=encoder.num_frozen_layers,
-        lora_rank=encoder.lora_rank,
-        lora_alpha=encoder.lora_alpha,
-        lora_target_modules=encoder.lora_target_modules,
         attention=config.engine.attention,
         checkpoint_activations=config.engine.checkpoint_activations,
     )

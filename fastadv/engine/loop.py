@@ -11,7 +11,6 @@ from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
 from fastadv.distributed.lost_ranks import explain_lost_ranks
-from fastadv.distributed.platforms import require_training_platform
 from fastadv.distributed.signals import Interrupted, ending_steps
 from fastadv.engine.build import Run, build_run, check_machine, choose_kernels
 from fastadv.engine.callbacks import Callback
@@ -141,7 +140,7 @@ class Trainer:
 
     def _check(self) -> None:
         """What can be refused before processes meet, data are read and weights are loaded."""
-        require_training_platform()
+        processes.require_training_platform()
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)

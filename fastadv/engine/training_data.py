@@ -118,8 +118,7 @@ class TrainingData:
             return
         if self._variant_data is None:
             self._variant_data = self._read_variants()
-        self.variants = self._variant_data.variants(encoder, self._config.train.seed)
-        self.variants.keep(objective.needs.variants)
+        self.variants = self._variant_data.variants(objective.needs.variants, encoder, self._config.train.seed)
 
     def _read_variants(self) -> VariantData:
         sources = [source.path for source in weighted_sources(self._config.data.train)]

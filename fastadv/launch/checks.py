@@ -6,14 +6,17 @@ encoder cannot do, and ``warn`` speaks of what can be meant but seldom is.
 
 import logging
 import math
-from typing import Iterator, NoReturn
+from itertools import chain
+from typing import Iterable, Iterator, NoReturn
 
 from fastadv.config.schema import Config, field_types, value_of
 from fastadv.config.values import MISFIT, conform, describe, kinds, show
 from fastadv.errors import UserError
-from fastadv.launch.checks_engine import engine_contradictions
 
 logger = logging.getLogger(__name__)
+
+Rule = tuple[bool, str, str]
+"""whether it is broken, the key to blame, and what is expected of it"""
 
 
 def check_config(config: Config) -> None:
@@ -25,8 +28,13 @@ def check_config(config: Config) -> None:
     for key, hint in field_types().items():
         if conform(value_of(config, key), hint) is MISFIT:
             refuse(config, key, describe(hint))
-    for contradictions in (_of_sizes, _of_encoder, engine_contradictions, _of_data):
-        for key, expected in contradictions(config):
+    refuse_first(config, chain(_of_sizes(config), _of_encoder(config), _of_engine(config), _of_data(config)))
+
+
+def refuse_first(config: Config, rules: Iterable[Rule]) -> None:
+    """`refuse` of the first rule that is broken."""
+    for is_broken, key, expected in rules:
+        if is_broken:
             refuse(config, key, expected)
 
 
@@ -44,62 +52,99 @@ def rtd_generator_of(config: Config) -> str | None:
     return None if generator == "none" or options.get("weight_rtd") == 0 else generator
 
 
-def _of_sizes(config: Config) -> Iterator[tuple[str, str]]:
+def _of_sizes(config: Config) -> Iterator[Rule]:
     sizes, plan = config.perturbation, config.perturbation.resolve()
     is_one_step, is_relative = sizes.method in ("fgm", "fgsm"), sizes.epsilon_relative is not None
-    if plan.reuse == "free" and plan.num_steps == 0:
-        yield "perturbation.num_steps", "at least 1 where perturbation.reuse is free"
-    if plan.reuse == "free" and plan.gradient == "separate":
-        yield "perturbation.gradient", "shared where perturbation.reuse is free, whose passes train at one point"
-    if is_one_step and sizes.epsilon is None and not is_relative:
-        where = f"where perturbation.method is {sizes.method}: its one step is as long as the radius"
-        yield "perturbation.epsilon", f"a number of at least 0, or perturbation.epsilon_relative, {where}"
-    if is_relative:
-        where = f"where perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
-        if sizes.epsilon is not None:
-            yield "perturbation.epsilon", f"null {where}"
-        if sizes.epsilon_token != "equal":
-            yield "perturbation.epsilon_token", f"equal {where}"
-    elif sizes.step_relative and not is_one_step:
-        if sizes.epsilon is None:
-            both = "both perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
-            yield "perturbation.step_relative", f"false or null where {both}"
-        if plan.use_eta and sizes.epsilon_token is None:
-            token = "perturbation.epsilon_token is null, for perturbation.gamma has no radius then"
-            yield "perturbation.step_relative", f"false or null where {token}"
+    is_free, has_no_radius = plan.reuse == "free", sizes.epsilon is None and not is_relative
+    yield is_free and plan.num_steps == 0, "perturbation.num_steps", "at least 1 where perturbation.reuse is free"
+    expected = "shared where perturbation.reuse is free, whose passes train at one point"
+    yield is_free and plan.gradient == "separate", "perturbation.gradient", expected
+    where = f"where perturbation.method is {sizes.method}: its one step is as long as the radius"
+    expected = f"a number of at least 0, or perturbation.epsilon_relative, {where}"
+    yield is_one_step and has_no_radius, "perturbation.epsilon", expected
+    where = f"where perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
+    yield is_relative and sizes.epsilon is not None, "perturbation.epsilon", f"null {where}"
+    yield is_relative and sizes.epsilon_token != "equal", "perturbation.epsilon_token", f"equal {where}"
+    has_units = not is_relative and sizes.step_relative and not is_one_step
+    both = "both perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
+    yield has_units and has_no_radius, "perturbation.step_relative", f"false or null where {both}"
+    token = "perturbation.epsilon_token is null, for perturbation.gamma has no radius then"
+    has_no_token_radius = plan.use_eta and sizes.epsilon_token is None
+    yield has_units and has_no_token_radius, "perturbation.step_relative", f"false or null where {token}"
 
 
-def _of_encoder(config: Config) -> Iterator[tuple[str, str]]:
+def _of_encoder(config: Config) -> Iterator[Rule]:
     for name in ("lora_alpha", "lora_target_modules"):
-        if config.encoder.lora_rank is None and getattr(config.encoder, name) is not None:
-            yield f"encoder.{name}", "null where encoder.lora_rank is null"
-    generator = rtd_generator_of(config)
-    if generator is not None:
-        where = f"where objective_options.rtd_generator is {show(generator)}"
-        if config.perturbation.perturb_at != "embedding":
-            yield "perturbation.perturb_at", f"embedding {where}: eta is added to the discriminator's embeddings"
+        is_idle = config.encoder.lora_rank is None and getattr(config.encoder, name) is not None
+        yield is_idle, f"encoder.{name}", "null where encoder.lora_rank is null"
+    generator, place = rtd_generator_of(config), config.perturbation.perturb_at
+    where = (
+        f"where objective_options.rtd_generator is {show(generator)}: eta is added to the discriminator's embeddings"
+    )
+    yield generator is not None and place != "embedding", "perturbation.perturb_at", f"embedding {where}"
 
 
-def _of_data(config: Config) -> Iterator[tuple[str, str]]:
+def _of_engine(config: Config) -> Iterator[Rule]:
+    engine, encoder, plan = config.engine, config.encoder, config.perturbation.resolve()
+    stage, reuse, kind, positives = engine.zero_stage, plan.reuse, engine.attention, config.data.positive_field
+    is_generic, is_stage_3, is_micro = encoder.path == "generic", stage == 3, config.train.micro_batch_size is not None
+    is_compiled, is_frozen = engine.compile != "none", plan.inner_dropout == "frozen"
+    needs_exact = f"where perturbation.reuse is {reuse}, or reuse exact or adaptive"
+    frozen = "perturbation.inner_dropout is frozen (as in method fgm and fgsm, unless it is set)"
+    why = "where no rank holds the parameters that its passes take gradients by"
+    yield is_stage_3 and reuse == "none", "perturbation.reuse", f"exact, adaptive or free at engine.zero_stage 3, {why}"
+    expected = "auto or packed at engine.zero_stage 3, which needs whole passes"
+    yield is_stage_3 and is_generic, "encoder.path", expected
+    why = "which takes a layer's weights away before its second run is over; train.micro_batch_size saves memory there"
+    expected = f"false at engine.zero_stage 3, {why}"
+    yield is_stage_3 and engine.checkpoint_activations, "engine.checkpoint_activations", expected
+    for name, lowest, stages in (("offload_optimizer", 1, "1 to 3"), ("offload_parameters", 3, "3")):
+        where = f"at engine.zero_stage {stage}, or zero_stage {stages}, where DeepSpeed holds what is moved"
+        yield getattr(engine, name) != "none" and stage < lowest, f"engine.{name}", f"none {where}"
+    yield is_micro and reuse in ("none", "free"), "train.micro_batch_size", f"null {needs_exact}"
+    where = f"where engine.compile is {engine.compile}, or compile none"
+    yield is_micro and is_compiled, "train.micro_batch_size", f"null {where}"
+    expected = "auto, sdpa or matmul at engine.precision fp32, or engine.precision bf16"
+    yield kind in ("varlen", "flash_attn") and engine.precision == "fp32", "engine.attention", expected
+    expected = "auto where encoder.path is generic, which runs the model's own"
+    yield kind != "auto" and is_generic, "engine.attention", expected
+    where = f"where encoder.dropout is {show(encoder.dropout)}, or encoder.dropout 0: it drops no attention weights"
+    expected = f"auto, sdpa, flash_attn or matmul {where}"
+    yield kind == "varlen" and bool(encoder.dropout), "engine.attention", expected
+    yield is_compiled and reuse in ("none", "free"), "engine.compile", f"none {needs_exact}"
+    expected = f"none where {frozen}, or inner_dropout off: the clean pass's masks fit no other size"
+    yield is_compiled and is_frozen, "engine.compile", expected
+    expected = "none at engine.zero_stage 3, where parameters come and go, or zero_stage 0 to 2"
+    yield is_compiled and is_stage_3, "engine.compile", expected
+    expected = "none at engine.zero_stage 0 with bf16, where each step copies the weights, or zero_stage 1 or 2"
+    yield is_compiled and stage == 0 and engine.precision == "bf16", "engine.compile", expected
+    expected = "none where encoder.path is generic, or path auto or packed"
+    yield is_compiled and is_generic, "engine.compile", expected
+    for is_apart, where in (
+        (positives is not None, f"data.positive_field is {show(positives)}"),
+        (config.perturbation.reuse == "none", "perturbation.reuse is none"),
+        (is_frozen, frozen),
+    ):
+        yield bool(engine.joint_views) and is_apart, "engine.joint_views", f"false or null where {where}"
+
+
+def _of_data(config: Config) -> Iterator[Rule]:
     data = config.data
-    if data.negative_field is not None and data.positive_field is None:
-        yield "data.negative_field", "null where data.positive_field is null"
+    is_alone = data.negative_field is not None and data.positive_field is None
+    yield is_alone, "data.negative_field", "null where data.positive_field is null"
     is_labelled = data.label_field is not None
     labelled = f"{show(data.label_field)}, for a text has given positives or a label" if is_labelled else "null"
     for key in ("positive_field", "negative_field") if is_labelled else ("pair_field", "label_names"):
-        if getattr(data, key) is not None:
-            yield f"data.{key}", f"null where data.label_field is {labelled}"
-    if data.pairs is None and data.unpaired != "keep":
-        yield "data.unpaired", "keep where data.pairs is null"
-    columns: dict[str, str] = {}
+        yield getattr(data, key) is not None, f"data.{key}", f"null where data.label_field is {labelled}"
+    yield data.pairs is None and data.unpaired != "keep", "data.unpaired", "keep where data.pairs is null"
+    columns: dict[str | None, str] = {}
     for key in ("field", "positive_field", "negative_field", "pair_field", "label_field"):
         column = getattr(data, key)
-        if column in columns:
-            yield f"data.{key}", f"a column other than that of data.{columns[column]}"
-        if column is not None:
-            columns[column] = key
-    if config.evaluation.enabled and _is_measured_on_its_own_text(config):
-        yield "evaluation.held_out", "sentences other than those of data.train, which has the same value"
+        first = columns.setdefault(column, key)
+        is_twice = column is not None and first != key
+        yield is_twice, f"data.{key}", f"a column other than that of data.{first}"
+    expected = "sentences other than those of data.train, which has the same value"
+    yield config.evaluation.enabled and _is_measured_on_its_own_text(config), "evaluation.held_out", expected
 
 
 def _is_measured_on_its_own_text(config: Config) -> bool:

@@ -1,13 +1,18 @@
-"""The shipped search: two chains of delta, PGD's and FGSM's, and eta (RobustSentEmbed Algorithm 1, METHODS 1)."""
+"""The shipped search: two chains of delta, PGD's and FGSM's, and eta (RobustSentEmbed Algorithm 1, METHODS 1).
 
-from typing import NamedTuple
+Both chains start at one point. PGD moves by alpha along the gradient over its norm (eq. 5), FGSM by beta along the
+gradient's sign (eq. 6); both stay in the P-ball of each sentence. ``fastadv_kernels`` carries the steps out.
+"""
+
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
+from fastadv.data.packing import PackedBatch
+from fastadv.perturbation.ball import Sizes, wide
 from fastadv.perturbation.search import Gradients, Search, Surroundings
-from fastadv.perturbation.sentence import mix, start_delta, step_both, step_fgsm, step_pgd
-from fastadv.perturbation.token import start_eta, step_eta
+from fastadv_kernels import mix_chains, pair_step, project, sentence_step, sign_step, token_update
 
 
 class Chains(NamedTuple):
@@ -40,7 +45,9 @@ class MixedSearch(Search):
         delta = start_delta(x, batch, plan.sigma, sizes, plan.norm, active, plan.start)
         if plan.use_eta:
             eta = torch.zeros_like(delta) if eta is None else eta.to(delta.dtype)
-            eta = start_eta(eta, batch, sizes, plan.norm, active)
+            eta = eta if active is None else torch.where(active[:, None], eta, 0)
+            radii = None if sizes.epsilon_token is None else sizes.epsilon_token[batch.token_sentence]
+            eta = project(eta, radii, plan.norm)
         elif eta is not None:
             raise ValueError("eta was given, but perturbation.use_eta is false")
         return Chains(delta, delta, eta)
@@ -56,18 +63,22 @@ class MixedSearch(Search):
 
     def move(self, state: Chains, step: int, grads: Gradients, around: Surroundings) -> Chains:
         """A chain past its own number of steps stands still (eq. 2-6)."""
-        plan, batch, sizes, norm = self.plan, around.batch, around.sizes, self.plan.norm
+        plan, cu_seqlens, sizes, norm = self.plan, around.batch.cu_seqlens, around.sizes, self.plan.norm
         pgd, fgsm, eta = state
         for_pgd, for_fgsm = grads.delta[0], grads.delta[-1]
         moves_pgd, moves_fgsm = step <= plan.num_pgd_steps, step <= plan.num_fgsm_steps
         if moves_pgd and moves_fgsm and len(grads.delta) == 1:
-            pgd, fgsm = step_both(pgd, fgsm, for_pgd, batch, sizes, norm)
+            # One gradient, read once for both.
+            pgd, fgsm = pair_step(pgd, fgsm, for_pgd, cu_seqlens, sizes.alpha, sizes.beta, sizes.epsilon, norm)
         else:
-            pgd = step_pgd(pgd, for_pgd, batch, sizes, norm) if moves_pgd else pgd
-            fgsm = step_fgsm(fgsm, for_fgsm, batch, sizes, norm) if moves_fgsm else fgsm
+            if moves_pgd:
+                pgd = sentence_step(pgd, for_pgd, cu_seqlens, sizes.alpha, sizes.epsilon, norm)
+            if moves_fgsm:
+                fgsm = sign_step(fgsm, for_fgsm, cu_seqlens, sizes.beta, sizes.epsilon, norm)
         if eta is not None:
-            for_eta = grads.eta[0] if len(grads.eta) == 1 else mix(*grads.eta, plan.rho)
-            eta = step_eta(eta, for_eta, batch, sizes, norm, plan.eta_scaling)
+            for_eta = grads.eta[0] if len(grads.eta) == 1 else mix_chains(*grads.eta, plan.rho)
+            # u_i = eta_i + gamma * dir(g_i), eta_i <- Pi(n_i * u_i), n_i = ||u_i|| / max_j ||u_j|| (eq. 2-4).
+            eta = token_update(eta, for_eta, cu_seqlens, sizes.gamma, sizes.epsilon_token, norm, plan.eta_scaling)
         return Chains(pgd, fgsm, eta)
 
     def kind_of_step(self, step: int) -> int:
@@ -78,8 +89,37 @@ class MixedSearch(Search):
         return min(bound for bound in (self.plan.num_pgd_steps, self.plan.num_fgsm_steps) if bound >= step)
 
     def delta(self, state: Chains) -> Tensor:
-        """delta_f, the mix of both chains (eq. 7)."""
-        return mix(state.pgd, state.fgsm, self.plan.rho)
+        """delta_f = rho * delta_pgd + (1 - rho) * delta_fgsm (eq. 7); a chain of weight 0 has no effect."""
+        return mix_chains(state.pgd, state.fgsm, self.plan.rho)
 
     def eta(self, state: Chains) -> Tensor | None:
         return state.eta
+
+
+def start_delta(
+    x: Tensor,
+    batch: PackedBatch,
+    sigma: float,
+    sizes: Sizes,
+    norm: str,
+    active: Optional[Tensor] = None,
+    kind: str = "token",
+) -> Tensor:
+    """delta^0, projected: (T, E). Nothing is drawn where sigma is 0.
+
+    Args:
+        kind: token, U(-sigma, sigma) / sqrt(E); sentence, the same over sqrt(len * E), len all tokens of the sentence
+            (Zhu et al. 2020, FreeLB); normal, N(0, sigma^2) (Jiang et al. 2020, SMART).
+    """
+    delta = torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device)
+    if sigma == 0:
+        return delta
+    if kind == "normal":
+        delta.normal_(0, sigma)
+    else:
+        delta.uniform_(-1, 1).mul_(sigma / x.shape[1] ** 0.5)
+    if kind == "sentence":
+        delta = delta / batch.lengths.to(delta.dtype).sqrt()[batch.token_sentence, None]
+    if active is not None:
+        delta = torch.where(active[:, None], delta, 0)
+    return project(delta, sizes.epsilon, norm, batch.cu_seqlens)

@@ -10,20 +10,7 @@ import torch
 from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
-from fastadv.perturbation.ball import Sizes
-from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write, project, row_norm, token_update
-
-
-def start_eta(eta: Tensor, batch: PackedBatch, sizes: Sizes, norm: str, active: Optional[Tensor] = None) -> Tensor:
-    """eta^0 (T, E): the table's rows, 0 at tokens that are not perturbed, each row in its ball."""
-    if active is not None:
-        eta = torch.where(active[:, None], eta, 0)
-    return project(eta, None if sizes.epsilon_token is None else sizes.epsilon_token[batch.token_sentence], norm)
-
-
-def step_eta(eta: Tensor, grad: Tensor, batch: PackedBatch, sizes: Sizes, norm: str, scaling: str) -> Tensor:
-    """u_i = eta_i + gamma * dir(g_i), eta_i <- Pi(n_i * u_i), n_i = ||u_i|| / max_j ||u_j|| (eq. 2-4)."""
-    return token_update(eta, grad, batch.cu_seqlens, sizes.gamma, sizes.epsilon_token, norm, scaling)
+from fastadv_kernels import eta_table_read, eta_table_sums, eta_table_write, row_norm
 
 
 class EtaTable:

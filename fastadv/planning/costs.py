@@ -200,8 +200,8 @@ class StepCosts:
             and self.encoder.embeddings.trained > 0
             and self.config.engine.compile == "none"
             and self.config.engine.zero_stage < 3
-            and getattr(self.config.train, "micro_batch_size", None) is None
-            and not getattr(self.config.engine, "checkpoint_activations", False)
+            and self.config.train.micro_batch_size is None
+            and not self.config.engine.checkpoint_activations
         )
 
     def flops(
@@ -306,7 +306,7 @@ class StepCosts:
 
         They take time and are no part of ``flops``: utilisation counts what the model needs.
         """
-        is_checkpointed = getattr(self.config.engine, "checkpoint_activations", False)
+        is_checkpointed = self.config.engine.checkpoint_activations
         times = is_cut_up(self.config, batch, num_ranks) + is_checkpointed
         passes = Passes(self.encoder, batch, self.config.encoder.pooling == "cls")
         total = times * self.num_outer_views * passes.forward()
@@ -341,7 +341,7 @@ def _objective_of(config: Config, shape: ModelShape) -> Objective:
 
 def is_cut_up(config: Config, batch: BatchSize, num_ranks: int) -> bool:
     """Whether a rank's share passes through the encoder in more than one micro-batch."""
-    size = getattr(config.train, "micro_batch_size", None)
+    size = config.train.micro_batch_size
     return size is not None and size < -(-batch.num_sentences // num_ranks)
 
 

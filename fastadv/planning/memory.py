@@ -68,20 +68,15 @@ def memory(
     width, is_half = bytes_of_weights(costs, stage), config.engine.precision == "bf16"
     total, trained = parameters.total, parameters.trained
     share = trained / num_ranks if stage > 0 else trained
-    weights = width * total
-    host = 0.0
-    if stage == 3:
-        piece = width * total / num_ranks if num_ranks > 1 else 0.0
-        if getattr(config.engine, "offload_parameters", "none") == "cpu":
-            host += width * total / num_ranks
-        else:
-            weights += piece
-    if costs.needs.average:
-        # Whole on every rank.
-        weights += 4 * total
+    # The average model is whole on every rank.
+    weights, host = width * total + 4 * total * costs.needs.average, 0.0
+    if stage == 3 and config.engine.offload_parameters == "cpu":
+        host = width * total / num_ranks
+    elif stage == 3 and num_ranks > 1:
+        weights += width * total / num_ranks
     optimizer = (8 + (4 if stage > 0 else 0)) * share
     gradients = width * (share if stage > 1 else trained)
-    if getattr(config.engine, "offload_optimizer", "none") == "cpu" and stage > 0:
+    if config.engine.offload_optimizer == "cpu" and stage > 0:
         # Gradients go there too, in float32, to be applied there.
         host, optimizer = host + optimizer + 4 * share, 0.0
         gradients = 0.0 if stage > 1 else gradients
@@ -94,10 +89,8 @@ def memory(
         # Gradients are reduced when the backward is over, in the place of its activations.
         buffers = max(0.0, buffers - kept) if num_ranks > 1 else 0.0
     if stage == 0 and is_half:
-        none = type(encoder.body)()
-        copied = encoder.body + (encoder.body if costs.has_detection else none)
-        copied += encoder.body if costs.needs.second_network else none
-        buffers += 2 * (copied.total + copied.trained)
+        num_copied = 1 + costs.has_detection + costs.needs.second_network
+        buffers += 2 * num_copied * (encoder.body.total + encoder.body.trained)
     num_of_victim = 0 if costs.victim is None else costs.victim.parameters.total
     has_table = costs.needs.adversarial is not None and costs.search.use_eta
     return Memory(
@@ -151,7 +144,7 @@ class _Graphs:
         self._costs, self._shape, self._batch = costs, costs.encoder, batch
         self._is_cls = costs.config.encoder.pooling == "cls" and self._shape.is_packed
         self._width = 2 if costs.config.engine.precision == "bf16" else 4
-        self._is_checkpointed = getattr(costs.config.engine, "checkpoint_activations", False)
+        self._is_checkpointed = costs.config.engine.checkpoint_activations
         padded = batch.num_sentences * batch.length
         self._num_rows, self._num_padded = (batch.num_tokens if self._shape.is_packed else padded), padded
         # The weights after the softmax, and those that dropout left; the fused form keeps its output instead.

@@ -16,7 +16,7 @@ import string
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from fastadv.data.sources.splitting import split_sentences
 from fastadv.errors import UserError
@@ -101,12 +101,8 @@ def demo_sentences(name: str) -> List[str]:
 @lru_cache(maxsize=1)
 def _splits() -> Dict[str, Tuple[str, ...]]:
     found: Dict[str, List[str]] = {name: [] for name in SENTENCES}
-    seen = set()
-    for row in _rows("imdb"):
-        review = _words(_BREAK.sub(" ", row["text"]))
-        if review not in seen:
-            seen.add(review)
-            found[_split_of(review)].extend(review_sentences(row["text"]))
+    for _, split, row in _distinct_reviews():
+        found[f"demo:imdb-{split}"].extend(review_sentences(row["text"]))
     probed = {_words(text) for text in demo_sentiment()[0]}
     train = [(_words(sentence), sentence) for sentence in found["demo:imdb-train"]]
     taken = probed | {words for words, _ in train}
@@ -144,27 +140,22 @@ def demo_reviews(split: str) -> List[Tuple[str, str]]:
 @lru_cache(maxsize=1)
 def _reviews() -> Dict[str, Tuple[Tuple[str, str], ...]]:
     found: Dict[str, List[Tuple[int, str, str]]] = {split: [] for split in REVIEW_SPLITS}
+    for number, split, row in _distinct_reviews():
+        found[split].append((number, " ".join(_plain(row["text"]).split()), SENTIMENTS[int(row["label"])]))
+    return {split: tuple((text, label) for _, text, label in sorted(rows)) for split, rows in found.items()}
+
+
+def _distinct_reviews() -> Iterator[Tuple[int, str, Dict[str, str]]]:
+    """(a number that orders them, split, row) of the first copy of each review. The first two are of a hash of its
+    words, the same on every machine."""
     seen = set()
     for row in _rows("imdb"):
         review = _words(_BREAK.sub(" ", row["text"]))
         if review not in seen:
             seen.add(review)
-            text = " ".join(_plain(row["text"]).split())
-            split = _split_of(review).rpartition("-")[2]
-            # What is left of the hash once the split has been taken from it.
-            found[split].append((_hash_of(review) // _NUM_SHARES, text, SENTIMENTS[int(row["label"])]))
-    return {split: tuple((text, label) for _, text, label in sorted(rows)) for split, rows in found.items()}
-
-
-def _hash_of(review: str) -> int:
-    """Of a review given by its words: stable over machines and versions of Python."""
-    return int.from_bytes(hashlib.blake2b(review.encode(), digest_size=8).digest(), "little")
-
-
-def _split_of(review: str) -> str:
-    """The split of a review given by its words."""
-    share = _hash_of(review) % _NUM_SHARES
-    return {_DEV_SHARE: "demo:imdb-dev", _TEST_SHARE: "demo:imdb-test"}.get(share, "demo:imdb-train")
+            digest = hashlib.blake2b(review.encode(), digest_size=8).digest()
+            number, share = divmod(int.from_bytes(digest, "little"), _NUM_SHARES)
+            yield number, {_DEV_SHARE: "dev", _TEST_SHARE: "test"}.get(share, "train"), row
 
 
 def _words(text: str) -> str:

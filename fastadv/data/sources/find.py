@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from fastadv.data.sources import demo
-from fastadv.data.sources.compressed import check_compression, is_named_gzip, kind_of
+from fastadv.data.sources.compressed import is_named_gzip, kind_of, open_binary
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
 from fastadv.data.sources.tables import check_csv, check_parquet, iterate_csv, iterate_parquet, no_such_column
 from fastadv.errors import UserError
@@ -58,7 +58,8 @@ class Files:
             elif kind in _TABLES:
                 check_csv(path, self.fields)
             else:
-                check_compression(path)
+                with open_binary(path):
+                    pass
 
     def identity(self) -> Tuple[str, Optional[int]]:
         digest = hashlib.blake2b(digest_size=16)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 import torch
 
@@ -29,66 +29,18 @@ from fastadv.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-OF_WORD_SETS = ("fickle", "obstinate")
-OF_ATTACKS = ("adversarial",)
+VariantOf = Callable[[Texts, int], Optional[Texts]]
+"""(a row's texts, epoch) -> the variant, or None: a function of these and the run's seed alone; pickles, for loader
+processes"""
+_DRAWS = {"fickle": synonym_draw, "obstinate": antonym_draw}
 
 
-class VariantSource(Protocol):
-    """Gives one kind of variant; pickles, for loader processes."""
-
-    name: str
-
-    def of(self, row: int, texts: Texts, epoch: int) -> Optional[Texts]:
-        """The variant of a row's texts in an epoch, or None: a function of these and the run's seed alone."""
+def _drawn(name: str, word_sets: WordSets, seed: int, texts: Texts, epoch: int) -> Optional[Texts]:
+    return _DRAWS[name](texts, word_sets, draw_seed(seed, epoch, texts, name))
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A variant drawn by word sets, anew each epoch; equal texts have equal ones."""
-
-    name: str
-    word_sets: WordSets
-    seed: int
-
-    def of(self, row: int, texts: Texts, epoch: int) -> Optional[Texts]:
-        draw = synonym_draw if self.name == "fickle" else antonym_draw
-        return draw(texts, self.word_sets, draw_seed(self.seed, epoch, texts, self.name))
-
-
-@dataclass(frozen=True)
-class Found:
-    """What an attack made of training texts."""
-
-    pairs: Mapping[Texts, Texts]
-    name: str = "adversarial"
-
-    def of(self, row: int, texts: Texts, epoch: int) -> Optional[Texts]:
-        return self.pairs.get(texts)
-
-
-def read_raw_texts(sources: Sequence[str], data: DataConfig) -> List[Texts]:
-    """The training texts as they are, in the order of the tokenised rows."""
-    texts: List[Texts] = []
-    for source in sources:
-        found = read_labelled(source, data.label_field, data.field, data.pair_field, data.split)
-        columns = (found.first,) if found.second is None else (found.first, found.second)
-        texts.extend(list(zip(*columns))[: data.max_sentences])
-    return texts
-
-
-def paired_rows(texts: Sequence[Texts], pairs: Mapping[Texts, Texts], path: str) -> List[int]:
-    """Rows of ``texts`` that have a pair.
-
-    Raises:
-        UserError: none has.
-    """
-    rows = [row for row, text in enumerate(texts) if text in pairs]
-    if not rows:
-        raise UserError(
-            f"data.pairs: none of the {len(pairs):,} pairs of {path} is of a training text; expected pairs that an "
-            "attack made of data.train"
-        )
-    return rows
+def _found(pairs: Mapping[Texts, Texts], texts: Texts, epoch: int) -> Optional[Texts]:
+    return pairs.get(texts)
 
 
 class TextVariants:
@@ -97,66 +49,48 @@ class TextVariants:
     Args:
         texts: of each training row.
         encoder: gives ``tokenizer``, ``max_length``, ``num_token_types`` and ``position_offset``.
-        sources: one a kind of variant.
+        sources: kind of variant -> what gives it.
     """
 
-    def __init__(self, texts: Sequence[Texts], encoder, sources: Sequence[VariantSource] = ()):
-        self._texts = texts
-        self._cut = _Cut(encoder.tokenizer, encoder.max_length, encoder.num_token_types, encoder.position_offset)
-        self._sources: Dict[str, VariantSource] = {source.name: source for source in sources}
-
-    @property
-    def texts(self) -> Sequence[Texts]:
-        return self._texts
-
-    def keep(self, names: Sequence[str]) -> None:
-        """Leaves out the variants that are none of ``names``."""
-        self._sources = {name: self._sources[name] for name in names if name in self._sources}
+    def __init__(self, texts: Sequence[Texts], encoder, sources: Mapping[str, VariantOf]):
+        self.texts, self._sources = texts, dict(sources)
+        # Without the encoder's weights, for loader processes.
+        tokenizer, limits = encoder.tokenizer, (encoder.max_length, encoder.num_token_types, encoder.position_offset)
+        self._pack = partial(_packed, tokenizer, *limits)
 
     def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
         """From now on the variant adversarial is what ``pairs`` have; where they are empty there is none."""
         self._sources.pop("adversarial", None)
         if pairs:
-            self._sources["adversarial"] = Found(pairs)
+            self._sources["adversarial"] = partial(_found, pairs)
 
     def collate(self, collate: Callable[[Sequence[Dict]], PackedBatch], epoch: int):
         """``collate``, its batches with their variants in ``epoch``."""
-        return partial(_with_variants, collate, self._texts, list(self._sources.values()), self._cut, epoch)
+        return partial(_with_variants, collate, self.texts, dict(self._sources), self._pack, epoch)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Texts to a batch, as the encoder's tokenizer cuts them; without the encoder's weights, for loader processes."""
-
-    tokenizer: object
-    max_length: int
-    num_token_types: int
-    position_offset: int
-
-    def __call__(self, texts: Sequence[Texts]) -> PackedBatch:
-        columns = [list(column) for column in zip(*texts)]
-        tokens, special, types = tokenize(self.tokenizer, self.max_length, *columns, num_types=self.num_token_types)
-        ids = [sentence_id(of_text) for of_text in tokens]
-        return PackedBatch.from_token_lists(
-            tokens, special, ids, token_type_lists=types, position_offset=self.position_offset
-        )
+def _packed(
+    tokenizer, max_length: int, num_token_types: int, position_offset: int, texts: Sequence[Texts]
+) -> PackedBatch:
+    tokens, special, types = tokenize(tokenizer, max_length, *map(list, zip(*texts)), num_types=num_token_types)
+    ids = [sentence_id(of_text) for of_text in tokens]
+    return PackedBatch.from_token_lists(tokens, special, ids, token_type_lists=types, position_offset=position_offset)
 
 
 def _with_variants(
     collate: Callable[[Sequence[Dict]], PackedBatch],
     texts: Sequence[Texts],
-    sources: Sequence[VariantSource],
-    cut: _Cut,
+    sources: Mapping[str, VariantOf],
+    pack: Callable[[Sequence[Texts]], PackedBatch],
     epoch: int,
     rows: Sequence[Dict],
 ) -> PackedBatch:
-    batch, numbers, variants = collate(rows), [row["row"] for row in rows], {}
-    for source in sources:
-        found = [source.of(number, texts[number], epoch) for number in numbers]
-        is_present = torch.tensor([text is not None for text in found])
-        filled = [texts[number] if text is None else text for number, text in zip(numbers, found)]
-        variants[source.name] = replace(cut(filled), is_present=is_present)
-    return replace(batch, variants=variants)
+    own, variants = [texts[row["row"]] for row in rows], {}
+    for name, variant_of in sources.items():
+        others = [variant_of(of_row, epoch) for of_row in own]
+        filled = [of_row if other is None else other for of_row, other in zip(own, others)]
+        variants[name] = replace(pack(filled), is_present=torch.tensor([other is not None for other in others]))
+    return replace(collate(rows), variants=variants)
 
 
 @dataclass(frozen=True)
@@ -174,16 +108,26 @@ class VariantData:
 
     @classmethod
     def read(cls, sources: Sequence[str], data: DataConfig) -> "VariantData":
-        """Reads ``data.word_sets`` and ``data.pairs``, and the training texts as they are.
+        """Reads ``data.word_sets`` and ``data.pairs``, and the training texts in the order of the tokenised rows.
 
         Raises:
             UserError: a file that cannot be read or is none of its kind, or pairs of other texts.
         """
         word_sets = None if data.word_sets is None else WordSets.load(data.word_sets)
         pairs = None if data.pairs is None else read_pairs(data.pairs)
-        texts, rows = read_raw_texts(sources, data), None
+        texts: List[Texts] = []
+        for source in sources:
+            found = read_labelled(source, data.label_field, data.field, data.pair_field, data.split)
+            columns = (found.first,) if found.second is None else (found.first, found.second)
+            texts.extend(list(zip(*columns))[: data.max_sentences])
+        rows = None
         if pairs is not None:
-            paired = paired_rows(texts, pairs, data.pairs)
+            paired = [row for row, text in enumerate(texts) if text in pairs]
+            if not paired:
+                raise UserError(
+                    f"data.pairs: none of the {len(pairs):,} pairs of {data.pairs} is of a training text; expected "
+                    "pairs that an attack made of data.train"
+                )
             logger.info("%s of %s training texts have a pair in %s", f"{len(paired):,}", f"{len(texts):,}", data.pairs)
             if data.unpaired == "drop":
                 rows, texts = paired, [texts[row] for row in paired]
@@ -193,11 +137,11 @@ class VariantData:
         digest.update(repr((None if pairs is None else sorted(pairs.items()), data.unpaired)).encode())
         return cls(word_sets, pairs, texts, rows, digest.hexdigest())
 
-    def variants(self, encoder, seed: int) -> TextVariants:
-        """All kinds that these data give."""
-        kinds: List[VariantSource] = []
+    def variants(self, names: Sequence[str], encoder, seed: int) -> TextVariants:
+        """Those of ``names`` that these data give."""
+        known: Dict[str, VariantOf] = {}
         if self.word_sets is not None:
-            kinds += [Drawn(name, self.word_sets, seed) for name in OF_WORD_SETS]
+            known = {name: partial(_drawn, name, self.word_sets, seed) for name in _DRAWS}
         if self.pairs is not None:
-            kinds.append(Found(self.pairs))
-        return TextVariants(self.texts, encoder, kinds)
+            known["adversarial"] = partial(_found, self.pairs)
+        return TextVariants(self.texts, encoder, {name: known[name] for name in names if name in known})

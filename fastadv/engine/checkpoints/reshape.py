@@ -10,7 +10,7 @@ when it converts and when it loads; this reads them as `fastadv.engine.checkpoin
 import hashlib
 import math
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -130,27 +130,23 @@ def _engine_states(folder: Path, files: dict[str, Entry], old: int, new: int) ->
 
 def _cut_stage_1_2(old: list[dict], shapes: list[dict], rank: int, num_ranks: int) -> dict:
     """Rank ``rank``'s optimizer state of ``num_ranks``; what the parameters' shapes are does not matter here."""
-    base = old[0]["base_optimizer_state"]
-    state, fp32, paddings = {}, [], []
-    for group in range(len(base["param_groups"])):
-        pieces = [state["single_partition_of_fp32_groups"][group] for state in old]
+    fp32, sizes, bounds = [], [], []
+    for pieces in zip(*(state["single_partition_of_fp32_groups"] for state in old)):
         num_elements = sum(piece.numel() for piece in pieces)
         size = math.ceil(num_elements / (_ALIGNMENT * num_ranks)) * _ALIGNMENT
-        first, last = min(rank * size, num_elements), min((rank + 1) * size, num_elements)
+        sizes.append(size)
+        bounds.append((min(rank * size, num_elements), min((rank + 1) * size, num_elements)))
         # Weights are kept without their filling, moments with it.
-        fp32.append(_slice(pieces, first, last))
-        paddings.append(size - (last - first))
-        index = base["param_groups"][group]["params"][0]
-        moments = [state["base_optimizer_state"]["state"][index] for state in old]
-        state[index] = {
-            key: _padded(_slice([m[key] for m in moments], first, last), size) if value.ndim else value
-            for key, value in moments[0].items()
-        }
+        fp32.append(_slice(pieces, *bounds[-1]))
+
+    def cut(group: int, pieces: Sequence[Tensor]) -> Tensor:
+        return _padded(_slice(pieces, *bounds[group]), sizes[group])
+
     return {
         **{key: value for key, value in old[0].items() if key != "param_slice_mappings"},
-        "base_optimizer_state": {"state": state, "param_groups": base["param_groups"]},
+        "base_optimizer_state": _cut_moments([state["base_optimizer_state"] for state in old], cut),
         "single_partition_of_fp32_groups": fp32,
-        "group_paddings": paddings,
+        "group_paddings": [size - (last - first) for size, (first, last) in zip(sizes, bounds)],
         "partition_count": [num_ranks] * len(fp32),
     }
 
@@ -161,27 +157,34 @@ def _cut_stage_3(old: list[dict], shapes: list[dict], rank: int, num_ranks: int)
     Args:
         shapes: of the parameters of each group by name, in the order in which they lie in it.
     """
-    base = old[0]["optimizer_state_dict"]
-    if len(shapes) != len(base["param_groups"]):
+    bases = [state["optimizer_state_dict"] for state in old]
+    if len(shapes) != len(bases[0]["param_groups"]):
         raise UserError("stage 3 with groups of over 10^9 elements a process cannot be cut for another number of them")
-    state, fp32 = {}, []
-    for group, names in enumerate(shapes):
-        counts = [math.prod(shape) for shape in names.values()]
-        if sum(-(-count // num_ranks) for count in counts) >= _STAGE_3_SUB_GROUP:
-            raise UserError(f"--num_ranks {num_ranks}: stage 3 would hold over 10^9 elements of a group on one process")
-        fp32.append(_recut([state["fp32_flat_groups"][group] for state in old], counts, rank, num_ranks))
-        index = base["param_groups"][group]["params"][0]
-        moments = [state["optimizer_state_dict"]["state"][index] for state in old]
-        state[index] = {
-            key: _recut([m[key] for m in moments], counts, rank, num_ranks) if value.ndim else value
-            for key, value in moments[0].items()
-        }
+    counts = [[math.prod(shape) for shape in names.values()] for names in shapes]
+    if any(sum(-(-count // num_ranks) for count in of_group) >= _STAGE_3_SUB_GROUP for of_group in counts):
+        raise UserError(f"--num_ranks {num_ranks}: stage 3 would hold over 10^9 elements of a group on one process")
+
+    def cut(group: int, pieces: Sequence[Tensor]) -> Tensor:
+        return _recut(pieces, counts[group], rank, num_ranks)
+
     return {
         **old[0],
-        "optimizer_state_dict": {"state": state, "param_groups": base["param_groups"]},
-        "fp32_flat_groups": fp32,
+        "optimizer_state_dict": _cut_moments(bases, cut),
+        "fp32_flat_groups": [cut(i, pieces) for i, pieces in enumerate(zip(*(s["fp32_flat_groups"] for s in old)))],
         "partition_count": num_ranks,
     }
+
+
+def _cut_moments(bases: list[dict], cut: Callable[[int, Sequence[Tensor]], Tensor]) -> dict:
+    """The optimizer's own state of one rank, each moment by ``cut`` (number of the group, the old ranks' pieces)."""
+    groups, state = bases[0]["param_groups"], {}
+    for number, group in enumerate(groups):
+        moments = [base["state"][group["params"][0]] for base in bases]
+        state[group["params"][0]] = {
+            key: cut(number, [of_rank[key] for of_rank in moments]) if value.ndim else value
+            for key, value in moments[0].items()
+        }
+    return {"state": state, "param_groups": groups}
 
 
 def _frozen_fragments(parts: list[dict], rank: int, num_ranks: int) -> dict[str, Tensor] | None:
@@ -195,7 +198,7 @@ def _frozen_fragments(parts: list[dict], rank: int, num_ranks: int) -> dict[str,
     }
 
 
-def _recut(pieces: list[Tensor], counts: list[int], rank: int, num_ranks: int) -> Tensor:
+def _recut(pieces: Sequence[Tensor], counts: list[int], rank: int, num_ranks: int) -> Tensor:
     """Stage 3: parameters that lie one after another, each cut into equal pieces, cut into ``num_ranks`` instead.
 
     Args:
@@ -211,7 +214,7 @@ def _recut(pieces: list[Tensor], counts: list[int], rank: int, num_ranks: int) -
     return torch.cat(cut)
 
 
-def _slice(pieces: list[Tensor], first: int, last: int) -> Tensor:
+def _slice(pieces: Sequence[Tensor], first: int, last: int) -> Tensor:
     """Elements ``first`` to ``last`` of pieces laid end to end, as a tensor of its own."""
     found, start = [pieces[0][:0]], 0
     for piece in pieces:

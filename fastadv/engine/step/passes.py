@@ -61,13 +61,9 @@ class Passes:
     """The passes of a step, as its options want them.
 
     Args:
-        encoder: as `Step` has it.
+        encoder, second, compile, joint_views, compute_dtype: as `Step` has them.
         objective: says in its ``needs`` which passes it reads, which may change from step to step.
-        second: the second network, where the objective needs one.
-        compile: none, default or cudagraphs; all but none compile the passes of sentences.
-        joint_views: whether z and z+ come from one pass of 2B, where that is the same computation; None: where it pays.
         replays_masks: whether masks of one clean view are drawn again, so that the two cannot share a pass.
-        compute_dtype: what passes compute in, on copies of the weights made once a step; None: as they are.
     """
 
     def __init__(
@@ -121,16 +117,16 @@ class Passes:
 
     def encode_clean(self, piece: MicroBatch) -> CleanPasses:
         """The clean passes of ``piece``: z, z+, given hard negatives, variants, and those of the second network."""
-        needs, sentences = self._objective.needs, self._encode_sentences(piece)
-        batch, second, second_variants = piece.batch, None, {}
-        variants = {name: piece.run(self._encode_texts, replace(texts)) for name, texts in batch.variants.items()}
+        sentences, batch = self._encode_sentences(piece), piece.batch
+
+        def variants_by(network: nn.Module) -> dict[str, Passed]:
+            return {n: piece.run(self._encode_by, network, replace(texts)) for n, texts in batch.variants.items()}
+
+        variants, second, second_variants = variants_by(self.encoder), None, {}
         if self.second is not None:
-            second = (None, None)
-            if needs.clean:
-                second = piece.run(self._encode_by, self.second, batch)
-            second_variants = {
-                name: piece.run(self._encode_by, self.second, replace(texts)) for name, texts in batch.variants.items()
-            }
+            is_clean = self._objective.needs.clean
+            second = piece.run(self._encode_by, self.second, batch) if is_clean else (None, None)
+            second_variants = variants_by(self.second)
         return CleanPasses(**sentences, variants=variants, second=second, second_variants=second_variants)
 
     def encode_positive(self, batch: PackedBatch, embed: Callable[[], Tensor] | None = None) -> Tensor:
@@ -207,17 +203,12 @@ class Passes:
     def _encode_again(self, texts: PackedBatch, embed: Callable[[], Tensor] | None = None) -> Tensor:
         return self.encode((embed or self.encoder.embedder(texts))(), texts)
 
-    def _encode_texts(self, texts: PackedBatch) -> Passed:
-        return (
-            self._encode_by(self.encoder, texts) if self._objective.needs.tokens else (self._encode_again(texts), None)
-        )
-
     def _encode_by(self, network: nn.Module, texts: PackedBatch) -> Passed:
         """A pass of ``network`` from the token ids on, under a dropout mask of its own."""
         x = network.embed(texts)
-        return (
-            network.encode_with_tokens(x, texts) if self._objective.needs.tokens else (network.encode(x, texts), None)
-        )
+        if self._objective.needs.tokens:
+            return network.encode_with_tokens(x, texts)
+        return (self.encode(x, texts) if network is self.encoder else network.encode(x, texts)), None
 
 
 class CompiledEncode:

@@ -21,7 +21,7 @@ from fastadv.evaluation.intervals import (
     statistic_interval,
 )
 from fastadv.files.csv_file import write_csv
-from fastadv.pages.text_table import aligned
+from fastadv.pages.text_table import aligned, interval_cell
 
 _ROWS = (
     ("accuracy", "accuracy", ".3f"),
@@ -141,9 +141,7 @@ def caption(results: dict) -> str:
 
 
 def _cell(interval: Dict[str, Optional[float]], form: str = ".3f") -> str:
-    if interval["value"] is None:
-        return "not finite"
-    return f"{interval['value']:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
+    return "not finite" if interval["value"] is None else interval_cell(interval, form)
 
 
 def write_rows(

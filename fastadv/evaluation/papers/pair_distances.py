@@ -19,10 +19,11 @@ from fastadv.errors import UserError
 from fastadv.evaluation.intervals import value_interval
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow, read_rows
 from fastadv.evaluation.vectors.classifier_vectors import Classified, classified
+from fastadv.evaluation.vectors.geometry import unit_rows
 from fastadv.evaluation.versions import versions
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
-from fastadv.pages.text_table import aligned
+from fastadv.pages.text_table import aligned, interval_cell
 
 MAX_PAIRS = 1000
 TEMPERATURE = 1.0
@@ -100,7 +101,7 @@ def contrast(query: np.ndarray, key: np.ndarray, temperature: float = TEMPERATUR
     """(N,) TaiChi's CTR of rows (N, D) with keys (N, D), the positive left out of the denominator; 0 of one row."""
     if len(query) < 2:
         return np.zeros(len(query))
-    logits = _unit(query) @ _unit(key).T / temperature
+    logits = unit_rows(query) @ unit_rows(key).T / temperature
     positive = np.diagonal(logits).copy()
     np.fill_diagonal(logits, -np.inf)
     highest = logits.max(axis=1)
@@ -114,11 +115,6 @@ def _mse(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """(N,) of log probabilities (N, C)."""
     return (np.exp(p) * (p - q)).sum(axis=1)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1)
 
 
 def measure_pairs(
@@ -167,16 +163,12 @@ def pair_table(record: dict) -> str:
     lines = [[f"{record['num_pairs']:,} pairs", *(model["name"] for model in models)]]
     for quantity, (words, better) in QUANTITIES.items():
         arrow = "↓" if better == "lower" else "↑"
-        lines.append([f"{words} {arrow}", *(_cell(model[quantity]) for model in models)])
+        intervals = (model[quantity] for model in models)
+        cells = ("n/a" if interval is None else interval_cell(interval, ".4f") for interval in intervals)
+        lines.append([f"{words} {arrow}", *cells])
     for key, words in (("accuracy", "right on the text ↑"), ("accuracy_adversarial", "right on the attacked text ↑")):
         lines.append([words, *(f"{model[key]:.1%}" for model in models)])
     return aligned(lines)
-
-
-def _cell(interval: Optional[dict]) -> str:
-    if interval is None:
-        return "n/a"
-    return f"{interval['value']:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
 
 
 def write_pairs_record(record: dict, out: Path) -> None:

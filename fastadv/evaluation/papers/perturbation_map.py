@@ -18,11 +18,13 @@ from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.intervals import value_interval
 from fastadv.evaluation.vectors.classifier_vectors import classified
+from fastadv.evaluation.vectors.geometry import cosine_distances
 from fastadv.evaluation.versions import versions
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
 from fastadv.pages.png import png_figure
 from fastadv.pages.style import PRINT
+from fastadv.pages.text_table import interval_cell
 
 KINDS = ("original", "fickle", "obstinate")
 MAX_TEXTS = 500
@@ -139,18 +141,12 @@ def map_models(
     return {**record, "models": entries}, points
 
 
-def cosine_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(N,) 1 − cos of rows; 1 where one is zero."""
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return 1 - np.einsum("nd,nd->n", a, b) / np.where(norms > 0, norms, 1)
-
-
 def map_table(record: dict) -> str:
     """A model a line."""
     lines = [f"1 − cos of {record['num_texts']:,} texts [95 % interval]"]
     for model in record["models"]:
         fickle, obstinate, share = (
-            "{value:.4f} [{low:.4f}, {high:.4f}]".format(**model[name])
+            interval_cell(model[name], ".4f")
             for name in ("distance_fickle", "distance_obstinate", "share_obstinate_further")
         )
         lines.append(f"{model['name']}: fickle {fickle}, obstinate {obstinate}, obstinate further in {share} of texts")

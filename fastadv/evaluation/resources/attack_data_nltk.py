@@ -8,7 +8,7 @@ import io
 import json
 import math
 import pickle
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from fastadv.errors import UserError
 
@@ -57,15 +57,6 @@ def universal_tagset() -> bytes:
     return "".join(f"{fine}\t{coarse}\n" for fine, coarse in tags).encode()
 
 
-class _Synset(NamedTuple):
-    kind: str
-    file_number: int
-    words: Tuple[Tuple[str, int], ...]
-    """lower-case lemma and lex_id of each"""
-    head: int
-    """offset of the cluster's head in data.adj, for a satellite"""
-
-
 def index_sense(files: Mapping[str, bytes]) -> bytes:
     """Lines of sense key, synset offset, sense number and tag count, in order (senseidx(5WN), wndb(5WN)).
 
@@ -75,69 +66,46 @@ def index_sense(files: Mapping[str, bytes]) -> bytes:
     Raises:
         UserError: a line is not as wndb(5WN) says.
     """
+    rows = set()
     try:
-        counts = _tag_counts(files["cntlist.rev"].decode())
-        rows = []
+        counts = {key: int(count) for key, _, count in _lines(files["cntlist.rev"])}
         for part in PARTS_OF_SPEECH:
-            synsets = _synsets(files[f"data.{part}"].decode())
-            numbers = _sense_numbers(files[f"index.{part}"].decode())
-            for offset, synset in synsets.items():
-                for lemma, lex_id in synset.words:
-                    key = _sense_key(lemma, lex_id, synset, synsets)
-                    rows.append(f"{key} {offset:08d} {numbers[lemma, offset]} {counts.get(key, 0)}\n")
+            # A line: lemma, pos, synset_cnt, p_cnt, pointers, sense_cnt, tagsense_cnt, offsets.
+            numbers = {
+                (lemma, offset): number
+                for lemma, pos, num_synsets, *more in _lines(files[f"index.{part}"])
+                for number, offset in enumerate(more[-int(num_synsets) :], 1)
+            }
+            # A line: offset, lex_filenum, ss_type, count, words with lex_id, count, pointers, | gloss.
+            synsets = {fields[0]: fields for fields in _lines(files[f"data.{part}"])}
+            for offset, fields in synsets.items():
+                _, file_number, kind, *_ = fields
+                words, head = _words(fields), ":"
+                if kind == "s":
+                    # A satellite names the head of its cluster.
+                    head_offset = fields[fields.index("&", 4 + 2 * len(words)) + 1]
+                    head = "{}:{:02d}".format(*_words(synsets[head_offset])[0])
+                for lemma, lex_id in words:
+                    key = f"{lemma}%{_TYPE_NUMBERS[kind]}:{file_number}:{lex_id:02d}:{head}"
+                    rows.add(f"{key} {offset} {numbers[lemma, offset]} {counts.get(key, 0)}\n")
     except (KeyError, ValueError, IndexError) as error:
         raise UserError(
             f"WordNet's files are not as expected ({error!r}): they are damaged, or of another release"
         ) from error
     # NLTK searches the file by halving, in the order of characters. A synset may have one word in two cases.
-    return "".join(sorted(set(rows))).encode()
+    return "".join(sorted(rows)).encode()
 
 
-def _sense_key(lemma: str, lex_id: int, synset: _Synset, synsets: Mapping[int, _Synset]) -> str:
-    head = ":"
-    if synset.kind == "s":
-        head_lemma, head_id = synsets[synset.head].words[0]
-        head = f"{head_lemma}:{head_id:02d}"
-    return f"{lemma}%{_TYPE_NUMBERS[synset.kind]}:{synset.file_number:02d}:{lex_id:02d}:{head}"
+def _words(fields: List[str]) -> List[Tuple[str, int]]:
+    """Lower-case lemma and lex_id of each word of a synset; an adjective may carry its place: "galore(ip)"."""
+    end = 4 + 2 * int(fields[3], 16)
+    return [(fields[i].lower().partition("(")[0], int(fields[i + 1], 16)) for i in range(4, end, 2)]
 
 
-def _synsets(data: str) -> Dict[int, _Synset]:
-    """Synsets by offset. A line: offset, lex_filenum, ss_type, count, words with lex_id, count, pointers, | gloss."""
-    synsets = {}
-    for line in _lines(data):
-        fields = line.split("|", 1)[0].split()
-        num_words = int(fields[3], 16)
-        words = tuple(
-            # An adjective may carry a marker of its place: "galore(ip)".
-            (fields[4 + 2 * i].lower().partition("(")[0], int(fields[5 + 2 * i], 16))
-            for i in range(num_words)
-        )
-        pointers = fields[5 + 2 * num_words :]
-        kind, head = fields[2], -1
-        if kind == "s":
-            at = pointers.index("&")
-            head = int(pointers[at + 1])
-        synsets[int(fields[0])] = _Synset(kind, int(fields[1]), words, head)
-    return synsets
-
-
-def _sense_numbers(index: str) -> Dict[Tuple[str, int], int]:
-    """By lemma and offset. A line: lemma, pos, synset_cnt, p_cnt, pointers, sense_cnt, tagsense_cnt, offsets."""
-    numbers = {}
-    for line in _lines(index):
-        fields = line.split()
-        offsets: List[str] = fields[-int(fields[2]) :]
-        numbers.update({(fields[0], int(offset)): number for number, offset in enumerate(offsets, 1)})
-    return numbers
-
-
-def _tag_counts(rows: str) -> Dict[str, int]:
-    return {key: int(count) for key, _, count in (line.split() for line in rows.splitlines())}
-
-
-def _lines(text: str) -> List[str]:
-    """Without the licence, whose lines begin with two spaces."""
-    return [line for line in text.split("\n") if line and not line.startswith("  ")]
+def _lines(content: bytes) -> List[List[str]]:
+    """The fields of each line before its gloss, without the licence, whose lines begin with two spaces."""
+    lines = content.decode().split("\n")
+    return [line.partition("|")[0].split() for line in lines if line and not line.startswith("  ")]
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -150,17 +150,8 @@ def opened_wheel(path: Path) -> Iterator[Callable[[str], bytes]]:
     Raises:
         UserError: it is no zip file, is damaged, or lacks a file asked for.
     """
-    with _naming(path, zipfile.BadZipFile), zipfile.ZipFile(path) as wheel:
-
-        def read(name: str) -> bytes:
-            try:
-                size = wheel.getinfo(name).file_size
-            except KeyError:
-                raise UserError(f"{path.name} has no {name}: another release of it is needed") from None
-            _check_size(path, name, size)
-            return wheel.read(name)
-
-        yield read
+    with _naming(path), zipfile.ZipFile(path) as wheel:
+        yield _reader(path, {info.filename: info.file_size for info in wheel.infolist()}, wheel.read)
 
 
 @contextmanager
@@ -172,17 +163,23 @@ def opened_deb(path: Path) -> Iterator[Callable[[str], bytes]]:
     Raises:
         UserError: it is no deb, is damaged, is packed in a way that Python does not know, or lacks a file asked for.
     """
-    faults = (tarfile.TarError, EOFError, zipfile.BadZipFile, ValueError)
-    with _naming(path, *faults), tarfile.open(fileobj=io.BytesIO(_data_of_deb(path))) as archive:
+    with _naming(path), tarfile.open(fileobj=io.BytesIO(_data_of_deb(path))) as archive:
         members = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
+        sizes = {name: member.size for name, member in members.items()}
+        yield _reader(path, sizes, lambda name: archive.extractfile(members[name]).read())
 
-        def read(name: str) -> bytes:
-            if name not in members:
-                raise UserError(f"{path.name} has no {name}: another release of it is needed")
-            _check_size(path, name, members[name].size)
-            return archive.extractfile(members[name]).read()
 
-        yield read
+def _reader(path: Path, sizes: Dict[str, int], read: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """``read`` for the names in ``sizes``, in bytes; UserError for others, and for what is too large."""
+
+    def checked(name: str) -> bytes:
+        if name not in sizes:
+            raise UserError(f"{path.name} has no {name}: another release of it is needed")
+        if sizes[name] > _MAX_BYTES:
+            raise UserError(f"{path.name}: {name} has {sizes[name]:,} bytes, expected at most {_MAX_BYTES:,}")
+        return read(name)
+
+    return checked
 
 
 def _data_of_deb(path: Path) -> bytes:
@@ -204,20 +201,16 @@ def _data_of_deb(path: Path) -> bytes:
 
 
 @contextmanager
-def _naming(path: Path, *faults: type) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     import lzma
     import zlib
 
+    faults = (zipfile.BadZipFile, tarfile.TarError, EOFError, ValueError, NotImplementedError)
     try:
         yield
     except UserError:
         raise
-    except (*faults, lzma.LZMAError, zlib.error, NotImplementedError) as error:
+    except (*faults, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{path.name} cannot be read ({error}): it is damaged, or packed in another way") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
-
-
-def _check_size(path: Path, name: str, size: int) -> None:
-    if size > _MAX_BYTES:
-        raise UserError(f"{path.name}: {name} has {size:,} bytes, expected at most {_MAX_BYTES:,}")

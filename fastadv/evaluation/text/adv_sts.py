@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from fastadv.config.text_attack import ADV_STS_RECIPES, SIDES, AdvStsOptions, TextAttackSettings
 from fastadv.errors import UserError
@@ -26,7 +25,8 @@ from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow, write_
 from fastadv.evaluation.text.run import LOG, rows_files
 from fastadv.evaluation.text.workers import facts_of, output_to
 from fastadv.evaluation.vectors.scored_pairs import ScoredPairs, read_scored_pairs, read_sick, read_sts_benchmark
-from fastadv.evaluation.vectors.vector_cache import digest_of, encode_distinct, model_fingerprint
+from fastadv.evaluation.vectors.sts import spearman_of, sts_cosines
+from fastadv.evaluation.vectors.vector_cache import digest_of, model_fingerprint
 from fastadv.evaluation.victims.similarity import Scale, SimilarityVictim
 
 # Part of every key: raise it when the same settings would give other rows.
@@ -154,7 +154,7 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         """All pairs by one model; those that are done are read."""
         from fastadv.encoder.weights.source import find_model
 
-        settings, log = self.settings, self.folder / LOG
+        settings = self.settings
         own_fingerprint = model_fingerprint(encoder)
         key = ["adv-sts", ROWS_VERSION, own_fingerprint, encoder.pooling, encoder.max_length, vars(scale), self.side]
         victim = SimilarityVictim(encoder, scale, self.side, settings.batch_size, str(find_model(model).location))
@@ -162,11 +162,11 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         pairs = list(zip(self.data.rows, self.data.pairs.first, self.data.pairs.second, self.data.pairs.scores))
 
         def attack(places: List[int]) -> Iterator[TextAttackRow]:
-            with output_to(log):
+            with output_to(self.folder / LOG):
                 attacker = build_attacker(settings, victim)
                 facts["recipe"] = facts_of(attacker, [_asked(victim, *pair[:3]) for pair in pairs])
             for place in places:
-                with output_to(log):
+                with output_to(self.folder / LOG):
                     row = attack_pair(attacker, victim, settings, *pairs[place])
                 yield row
 
@@ -219,11 +219,7 @@ def attack_pair(
 
 def clean_cosines(encoder, pairs: ScoredPairs, batch_size: int, progress: bool = False) -> np.ndarray:
     """(N,) of the pairs as given. UserError where vectors are not finite."""
-    texts = list(dict.fromkeys((*pairs.first, *pairs.second)))
-    vectors = encode_distinct(encoder, texts, batch_size, progress=progress).astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = dict(zip(texts, vectors / np.where(norms > 0, norms, 1)))
-    return np.array([unit[first] @ unit[second] for first, second in zip(pairs.first, pairs.second)])
+    return sts_cosines(encoder, {"pairs": pairs}, batch_size, progress=progress)["pairs"]
 
 
 def matched_scale(scale: Scale, cosines: np.ndarray, wanted: np.ndarray) -> Scale:
@@ -258,13 +254,10 @@ def in_bands(rows: Sequence[TextAttackRow], bands: Dict[str, Tuple[float, float]
 
 def correlations(rows: Sequence[TextAttackRow], human: Sequence[float]) -> Tuple[Optional[float], Optional[float]]:
     """Spearman × 100 of the human scores with s and with s', errors left out; None where one side is constant."""
-    known = [(row, y) for row, y in zip(rows, human, strict=True) if row.outcome != ERROR]
-    scores = [y for _, y in known]
-    found = []
-    for values in ([row.score for row, _ in known], [row.score_adversarial for row, _ in known]):
-        is_constant = len(known) < 2 or np.ptp(values) == 0 or np.ptp(scores) == 0
-        found.append(None if is_constant else 100 * float(spearmanr(values, scores).statistic))
-    return found[0], found[1]
+    known = [(row.score, row.score_adversarial, y) for row, y in zip(rows, human, strict=True) if row.outcome != ERROR]
+    before, after, scores = zip(*known) if known else ((), (), ())
+    found = (spearman_of(values, scores) for values in (before, after))
+    return tuple(None if np.isnan(value) else value for value in found)
 
 
 def spearman_lines(results: dict) -> str:

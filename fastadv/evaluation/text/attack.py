@@ -17,7 +17,7 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -48,7 +48,8 @@ def check_settings(settings: TextAttackSettings, victims: Sequence[str] = ()) ->
     if settings.word_sets is not None:
         WordSets.load(settings.word_sets)
     if settings.uses_textattack:
-        check_textattack()
+        if importlib.util.find_spec("textattack") is None:
+            raise UserError("the recipes need TextAttack, which is not installed: pip install 'fastadv[attack]'")
         for victim in victims:
             resources_of(settings).check(settings.recipe, victim)
 
@@ -68,12 +69,6 @@ def key_of(settings: TextAttackSettings) -> dict:
         values["attack_data"] = hash_of_files(attack_data_folder(settings.attack_data) / "manifest.json")
         values["textattack"] = importlib.metadata.version("textattack")
     return values
-
-
-def check_textattack() -> None:
-    """UserError where TextAttack is not installed."""
-    if importlib.util.find_spec("textattack") is None:
-        raise UserError("the recipes need TextAttack, which is not installed: pip install 'fastadv[attack]'")
 
 
 def hash_of_files(path: str | Path) -> str:
@@ -108,7 +103,7 @@ def build_attacker(settings: TextAttackSettings, victim: TextVictim) -> TextAtta
         return RecipeAttack.build(settings.recipe, victim, resources_of(settings))
     if settings.recipe == "negation":
         return NegationAttack(victim)
-    kind: Callable = {"antonym": AntonymAttack, "synonym": SynonymAttack}[settings.recipe]
+    kind = AntonymAttack if settings.recipe == "antonym" else SynonymAttack
     return kind(victim, WordSets.load(settings.word_sets))
 
 
@@ -127,17 +122,20 @@ def attack_text(
         note = "time"
     except Exception as error:
         traceback.print_exc()
-        outcome, note = ERROR, _in_one_line(error)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        outcome, note = ERROR, line if len(line) <= _MAX_NOTE else f"{line[: _MAX_NOTE - 3]}..."
     finally:
         victim.begin()
     seconds = time.monotonic() - start
-    if outcome is None and search.before is None:
+    if outcome == ERROR:
+        pass
+    elif search.before is None:
         outcome, note = ERROR, f"the text itself was not classified within {settings.max_seconds:g} s"
-    elif outcome is None and not search.is_right_before:
+    elif not search.is_right_before:
         outcome, note = SKIPPED, ""
-    elif outcome is None and search.found is not None and search.after is not None:
+    elif search.found is not None and search.after is not None:
         outcome, note = SUCCEEDED, ""
-    elif outcome is None:
+    else:
         outcome, note = FAILED, note or ("queries" if search.is_over else "")
     return _row(search, text, victim.names, outcome, seconds, note)
 
@@ -181,11 +179,11 @@ def _row(
     return TextAttackRow(
         row=text.row,
         first=given[0],
-        second=_second(given),
+        second=(*given, None)[1],
         label=names[text.label],
         outcome=outcome,
         first_adversarial=changed[0],
-        second_adversarial=_second(changed),
+        second_adversarial=(*changed, None)[1],
         predicted=said[0],
         predicted_adversarial=said[1],
         score=scores[0],
@@ -205,13 +203,3 @@ def count_changed(before: str, after: str) -> int:
         # Words were put in the place of words; and matching long runs of one word would take minutes.
         return sum(one != other for one, other in zip(old, new))
     return num_changed(word_changes(before, after))
-
-
-def _second(texts: Texts) -> Optional[str]:
-    return texts[1] if len(texts) == 2 else None
-
-
-def _in_one_line(error: Exception) -> str:
-    said: List[str] = f"{type(error).__name__}: {error}".split()
-    line = " ".join(said)
-    return line if len(line) <= _MAX_NOTE else f"{line[: _MAX_NOTE - 3]}..."

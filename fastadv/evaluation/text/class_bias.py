@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Sequence
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import linprog
 
 from fastadv.errors import UserError
@@ -21,8 +22,6 @@ from fastadv.errors import UserError
 _LARGEST_GAP = 1.0
 """logits between the best class and the next that are enough; more would push a class that is never predicted away
 without end"""
-_ROUNDING = 1e-12
-"""relative, of a sum of logits"""
 _SMALLNESS = 1e-4
 """of the size of the shift, against its gap: decides between shifts that are as good"""
 
@@ -119,49 +118,24 @@ def _whole(parts: np.ndarray, total: int) -> np.ndarray:
 def _assigned(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """(N,) the class of each text: ``counts`` of each, the sum of the logits as large as can be.
 
-    Successive shortest paths: every text begins with its best class; then one text after another leaves a class that
-    has too many, along the chain of classes (one text moves on at each link) that loses least.
+    The simplex ends at a corner of the transport problem, where every text is whole.
     """
-    num_classes = logits.shape[1]
-    assigned = logits.argmax(axis=1)
-    surplus = np.bincount(assigned, minlength=num_classes) - counts
-    loss, mover = np.empty((num_classes, num_classes)), np.zeros((num_classes, num_classes), dtype=np.int64)
-    changed = range(num_classes)
-    while True:
-        for a in changed:
-            texts = np.flatnonzero(assigned == a)
-            loss[a] = np.inf
-            if len(texts):
-                lost = logits[texts, a, None] - logits[texts]
-                lost[:, a] = np.inf
-                at = lost.argmin(axis=0)
-                loss[a], mover[a] = lost[at, range(num_classes)], texts[at]
-        if not surplus.any():
-            return assigned
-        changed = _cheapest_chain(loss, surplus)
-        for a, c in zip(changed, changed[1:]):
-            assigned[mover[a, c]] = c
-        surplus[changed[0]] -= 1
-        surplus[changed[-1]] += 1
+    num_texts, num_classes = logits.shape
+    sums = sparse.vstack(
+        [
+            sparse.kron(sparse.eye(num_texts), np.ones((1, num_classes))),
+            sparse.kron(np.ones((1, num_texts)), sparse.eye(num_classes)),
+        ]
+    )
+    totals = np.concatenate([np.ones(num_texts), counts])
+    solved = linprog(-logits.ravel(), A_eq=sums.tocsr(), b_eq=totals, bounds=(0, 1), method="highs-ds")
+    return _solution(solved).reshape(logits.shape).argmax(axis=1)
 
 
-def _cheapest_chain(loss: np.ndarray, surplus: np.ndarray) -> List[int]:
-    """Classes from one with a surplus to one that lacks texts, by the smallest sum of ``loss`` (C, C) of their links
-    (Bellman and Ford)."""
-    cost, before = np.where(surplus > 0, 0.0, np.inf), np.full(len(loss), -1)
-    for _ in range(len(loss) - 1):
-        through = cost[:, None] + loss
-        found = through.argmin(axis=0)
-        # A gain within rounding would close a chain to a ring.
-        is_less = through[found, range(len(loss))] < cost - _ROUNDING * (1 + np.abs(np.where(cost < np.inf, cost, 0)))
-        if not is_less.any():
-            break
-        cost = np.where(is_less, through[found, range(len(loss))], cost)
-        before = np.where(is_less, found, before)
-    chain = [int(np.where(surplus < 0, cost, np.inf).argmin())]
-    while before[chain[0]] >= 0:
-        chain.insert(0, int(before[chain[0]]))
-    return chain
+def _solution(solved) -> np.ndarray:
+    if not solved.success:
+        raise RuntimeError(f"the class bias was not found: {solved.message}")
+    return solved.x
 
 
 def _least_needed(logits: np.ndarray, assigned: np.ndarray) -> np.ndarray:
@@ -178,25 +152,16 @@ def _least_needed(logits: np.ndarray, assigned: np.ndarray) -> np.ndarray:
 def _widest(needed: np.ndarray) -> np.ndarray:
     """(C,): b with b_a − b_c ≥ needed_ac + gap for all a ≠ c, the gap as large as can be, then b small."""
     num_classes = len(needed)
-    rows, limits = [], []
+    unit, rows, limits = np.eye(2 * num_classes + 1), [], []
+    for a, c in np.argwhere(np.isfinite(needed) & ~np.eye(num_classes, dtype=bool)):
+        rows.append(unit[c] - unit[a] + unit[-1])
+        limits.append(-needed[a, c])
     for a in range(num_classes):
-        for c in range(num_classes):
-            if a != c and np.isfinite(needed[a, c]):
-                row = np.zeros(2 * num_classes + 1)
-                row[c], row[a], row[-1] = 1, -1, 1
-                rows.append(row)
-                limits.append(-needed[a, c])
-    for a in range(num_classes):
-        for sign in (1, -1):
-            # size_a ≥ |b_a|
-            row = np.zeros(2 * num_classes + 1)
-            row[a], row[num_classes + a] = sign, -1
-            rows.append(row)
-            limits.append(0.0)
+        # size_a ≥ |b_a|
+        rows += [sign * unit[a] - unit[num_classes + a] for sign in (1, -1)]
+        limits += [0.0, 0.0]
     cost = np.concatenate([np.zeros(num_classes), np.full(num_classes, _SMALLNESS / num_classes), [-1.0]])
     # Texts with equal logits that go to two classes leave a gap of 0 or less: as near as can be.
     bounds = [(None, None)] * num_classes + [(0, None)] * num_classes + [(None, _LARGEST_GAP)]
     solved = linprog(cost, A_ub=np.array(rows), b_ub=np.array(limits), bounds=bounds, method="highs")
-    if not solved.success:
-        raise RuntimeError(f"the class bias was not found: {solved.message}")
-    return solved.x[:num_classes]
+    return _solution(solved)[:num_classes]

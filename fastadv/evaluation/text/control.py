@@ -32,20 +32,6 @@ def control_name(baseline: str, robust: str) -> str:
     return f"{baseline}, bias of {robust}"
 
 
-def control_bias(baseline, robust, data: LabelledTexts, batch_size: int = 64) -> ControlBias:
-    """The shift of the baseline's logits under which it predicts each class as often as the robust model does.
-
-    Args:
-        baseline, robust: `fastadv.encoder.classifier.text_classifier.Classifier`.
-        data: the texts that are attacked, as given.
-
-    Raises:
-        UserError: the two do not know the same classes, or the logits of one are not finite.
-    """
-    models = {"the baseline": baseline, "the robust model": robust}
-    return next(iter(_biases(models.__getitem__, list(models), data, batch_size)))[1]
-
-
 def control_runs(
     names: Sequence[str],
     load: Callable[[str], Any],
@@ -62,20 +48,33 @@ def control_runs(
         attack: attacks the baseline with a shift of its logits; it is given the control's name and the shift.
 
     Raises:
-        UserError: see `control_bias`; before anything is attacked.
+        UserError: see `control_biases`; before anything is attacked.
     """
-    biases = list(_biases(load, names, data, batch_size))
+    biases = list(control_biases(load, names, data, batch_size))
     for robust, bias in biases:
         name = control_name(names[0], robust)
         facts: Dict[str, Any] = {"baseline": names[0], "robust": robust, **bias.as_dict()}
         yield AttackedModel(name, attack(name, bias), {"labels": bias.labels, "control": facts})
 
 
-def _biases(load: Callable[[str], Any], names: Sequence[str], data: LabelledTexts, batch_size: int):
-    """Each name but the first, with the shift of the first."""
-    labels, logits = _classified(names[0], load, data, batch_size)
+def control_biases(
+    load: Callable[[str], Any], names: Sequence[str], data: LabelledTexts, batch_size: int = 64
+) -> Iterator[tuple[str, ControlBias]]:
+    """Each name but the first, with the shift under which the first model predicts each class as often as it does.
+
+    Raises:
+        UserError: two models do not know the same classes, or the logits of one are not finite.
+    """
+
+    def classified(name: str):
+        classifier = load(name)
+        logits = classifier.classify_texts(data.first, pairs=data.second, batch_size=batch_size)
+        check_finite(logits, name)
+        return list(classifier.label_map.names), logits
+
+    labels, logits = classified(names[0])
     for name in names[1:]:
-        others, other_logits = _classified(name, load, data, batch_size)
+        others, other_logits = classified(name)
         if set(labels) != set(others):
             raise UserError(
                 f"the models know different classes: {names[0]} {', '.join(labels)} and {name} {', '.join(others)}; "
@@ -83,10 +82,3 @@ def _biases(load: Callable[[str], Any], names: Sequence[str], data: LabelledText
             )
         said = np.bincount([labels.index(others[i]) for i in other_logits.argmax(axis=1)], minlength=len(labels))
         yield name, match_class_share(logits, said / len(logits), labels)
-
-
-def _classified(name: str, load: Callable[[str], Any], data: LabelledTexts, batch_size: int):
-    classifier = load(name)
-    logits = classifier.classify_texts(data.first, pairs=data.second, batch_size=batch_size)
-    check_finite(logits, name)
-    return list(classifier.label_map.names), logits

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 from tqdm import tqdm
@@ -46,42 +46,26 @@ def complete_rows(
     with locked_writer(path, any(key.second is not None for key in keys)) as writer:
         done = {RowKey.of(row): row for row in writer.rows if _is_done(row)}
         waiting = [place for place, key in enumerate(keys) if key not in done]
-        bar = _Progress(name, len(keys), len(keys) - len(waiting), list(done.values()), progress)
+        outcomes = Counter(row.outcome for row in done.values())
+        # stderr as it is now: recipes write to another one.
+        look = {"desc": name, "unit": "text", "disable": not progress, "file": sys.stderr, "dynamic_ncols": True}
+        bar = tqdm(total=len(keys), initial=len(keys) - len(waiting), **look)
         with bar, closing(attack(waiting)) as rows:
             for row in rows:
                 writer.write(row)
                 done[RowKey.of(row)] = row
-                bar.add(row)
+                outcomes[row.outcome] += 1
+                bar.set_postfix_str(_rate(outcomes), refresh=False)
+                bar.update()
     return [done[key] for key in keys]
 
 
-class _Progress:
-    """A bar with the success rate so far, of the texts that were right before."""
-
-    def __init__(self, name: str, total: int, initial: int, done: Sequence[TextAttackRow], shown: bool):
-        self._outcomes = Counter(row.outcome for row in done)
-        # Taken now: recipes write to another stderr.
-        self._bar = tqdm(
-            total=total, initial=initial, desc=name, unit="text", disable=not shown, file=sys.stderr, dynamic_ncols=True
-        )
-
-    def add(self, row: TextAttackRow) -> None:
-        self._outcomes[row.outcome] += 1
-        num_succeeded, num_errors = self._outcomes[SUCCEEDED], self._outcomes[ERROR]
-        num_attacked = num_succeeded + self._outcomes[FAILED]
-        said = f"{num_succeeded}/{num_attacked} succeeded"
-        if num_attacked:
-            said += f" ({num_succeeded / num_attacked:.0%})"
-        if num_errors:
-            said += f", {num_errors} errors"
-        self._bar.set_postfix_str(said, refresh=False)
-        self._bar.update()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._bar.close()
+def _rate(outcomes: Counter) -> str:
+    """The success rate so far, of the texts that were right before."""
+    num_succeeded, num_errors = outcomes[SUCCEEDED], outcomes[ERROR]
+    num_attacked = num_succeeded + outcomes[FAILED]
+    share = f" ({num_succeeded / num_attacked:.0%})" if num_attacked else ""
+    return f"{num_succeeded}/{num_attacked} succeeded{share}{f', {num_errors} errors' if num_errors else ''}"
 
 
 def _is_done(row: TextAttackRow) -> bool:

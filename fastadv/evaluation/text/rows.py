@@ -9,7 +9,7 @@ import io
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import naming, written_aside
@@ -56,6 +56,16 @@ class TextAttackRow:
     def __post_init__(self):
         if self.outcome not in OUTCOMES:
             raise ValueError(f"outcome {self.outcome!r}: expected one of {', '.join(OUTCOMES)}")
+
+    @property
+    def texts(self) -> Tuple[str, ...]:
+        """The text as given, or both of the pair."""
+        return (self.first,) if self.second is None else (self.first, self.second)
+
+    @property
+    def texts_adversarial(self) -> Tuple[str, ...]:
+        """Likewise after the attack."""
+        return (self.first_adversarial, self.second_adversarial)[: len(self.texts)]
 
     @property
     def is_attacked(self) -> bool:
@@ -127,18 +137,15 @@ class RowWriter:
             self._writer.writerow(values)
             self._file.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> "RowWriter":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         """Has what was written outlast the machine."""
         with naming(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-
-    def __enter__(self) -> "RowWriter":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 def _whole(content: bytes) -> bytes:
@@ -172,8 +179,6 @@ def _rows(content: bytes, path: str | Path, expected: Optional[List[str]] = None
 
 
 def _row(values: Dict[str, str]) -> TextAttackRow:
-    def value(name: str, kind: Any) -> Any:
-        # A run on single texts lacks the columns of the second.
-        return None if name not in values else kind(values[name]) if kind in (int, float) else values[name]
-
-    return TextAttackRow(**{name: value(name, kind) for name, kind in _TYPES.items()})
+    parsed = {name: _TYPES[name](text) if _TYPES[name] in (int, float) else text for name, text in values.items()}
+    # A run on single texts lacks the columns of the second.
+    return TextAttackRow(**{**dict.fromkeys(_PAIR), **parsed})

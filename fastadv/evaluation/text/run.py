@@ -22,7 +22,7 @@ from fastadv.evaluation.embeddings.parts import fingerprint, part_path
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.model_run import ModelRun
 from fastadv.evaluation.text.attack import LabelledText, check_settings, key_of
-from fastadv.evaluation.text.attacked_data import hash_of_texts, on_data
+from fastadv.evaluation.text.attacked_data import on_data
 from fastadv.evaluation.text.control import AttackedModel, control_runs
 from fastadv.evaluation.text.kept_rows import RowKey, complete_rows
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow, write_rows
@@ -136,7 +136,10 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         path = part_path(self.folder / "parts", key, "csv")
         # What the recipe said of itself when the rows at ``path`` were begun; nothing before.
         facts_path = path.with_suffix(".json")
-        recipe = _read_facts(facts_path)
+        try:
+            recipe = dict(read_json(facts_path))
+        except (OSError, ValueError, TypeError):
+            recipe = {}
 
         def attack(places: list[int]) -> Iterator[TextAttackRow]:
             waiting = [texts[place] for place in places]
@@ -166,21 +169,13 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 "settings": vars(self.settings),
                 "recipe": recipe,
                 "versions": versions(),
-                "data": {**vars(self.data), "num_texts": len(data), "hash": hash_of_texts(data)},
+                "data": self.data.described(data),
             },
         }
         return made, facts
 
     def _job(self, model: str, bias: tuple[float, ...] | None = None) -> AttackJob:
         return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads)
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def rows_files(out: Path, names: Sequence[str]) -> list[Path]:
@@ -202,12 +197,9 @@ def write_found(path: str | Path, rows: Sequence[TextAttackRow]) -> int:
     labels: dict[Texts, str] = {}
     for row in rows:
         if row.outcome == SUCCEEDED:
-            is_pair = row.second is not None
-            texts = (row.first, row.second) if is_pair else (row.first,)
-            found = (row.first_adversarial, row.second_adversarial) if is_pair else (row.first_adversarial,)
             # Of a text that is there twice the first counts, as where it is read.
-            pairs.setdefault(texts, found)
-            labels.setdefault(texts, row.label)
+            pairs.setdefault(row.texts, row.texts_adversarial)
+            labels.setdefault(row.texts, row.label)
     write_pairs(path, pairs, labels)
     return len(pairs)
 

@@ -83,9 +83,7 @@ def find_texts(
             num_tried += 1
             num_errors += row.outcome == ERROR
             if row.outcome == SUCCEEDED:
-                given = (row.first,) if row.second is None else (row.first, row.second)
-                changed = (row.first_adversarial, row.second_adversarial)[: len(given)]
-                found[given] = changed
+                found[row.texts] = row.texts_adversarial
                 bar.update()
             bar.set_postfix_str(f"{num_tried:,} attacked", refresh=False)
             if len(found) >= num_wanted:

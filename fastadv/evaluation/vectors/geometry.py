@@ -30,6 +30,18 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     return scaled / np.where(norms > 0, norms, 1)
 
 
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """`unit_vectors` of float64 rows of a usual size, which are not checked."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)
+
+
+def cosine_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(N,) 1 − cos of rows of x and y (N, D); 1 where one is zero, NaN where one is not finite."""
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    return 1 - (x * y).sum(axis=1) / np.where(norms == 0, 1, norms)
+
+
 def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(N,) ‖f(x_i) − f(x⁺_i)‖² of each positive pair, whose mean is the alignment: 0 best, 2 for unrelated vectors.
 
@@ -102,29 +114,17 @@ def spectral_statistic(x: np.ndarray) -> Statistic:
     """
     x = unit_vectors(x)
 
-    def statistic(counts: np.ndarray) -> np.ndarray:
-        return np.array([_of_one(row) for row in counts])
-
-    def _of_one(row: np.ndarray) -> tuple:
+    def of_one(row: np.ndarray) -> tuple:
         drawn = row > 0
         share = row[drawn] / row.sum()
         centred = (x[drawn] - share @ x[drawn]) * np.sqrt(share)[:, None]
         eigenvalues = np.linalg.eigvalsh(centred.T @ centred)[::-1]
         floor = len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[0], np.finfo(np.float64).eps)
         singular = np.sqrt(np.where(eigenvalues > floor, eigenvalues, 0))
-        return _rank_of(singular), _top_share_of(singular)
+        singular = singular[singular > 0]
+        if singular.size == 0:
+            return 0.0, 0.0
+        share = singular / singular.sum()
+        return np.exp(-(share * np.log(share)).sum()), singular.max() ** 2 / (singular**2).sum()
 
-    return statistic
-
-
-def _rank_of(singular: np.ndarray) -> float:
-    singular = singular[singular > 0]
-    if singular.size == 0:
-        return 0.0
-    share = singular / singular.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def _top_share_of(singular: np.ndarray) -> float:
-    total = float((singular**2).sum())
-    return float(singular.max() ** 2 / total) if total > 0 else 0.0
+    return lambda counts: np.array([of_one(row) for row in counts])

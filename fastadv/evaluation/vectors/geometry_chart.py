@@ -54,9 +54,7 @@ def _draw_plane(axes: Axes, record: dict, names: List[str]) -> None:
             label=names[i] if "alignment" in row["quantities"] else f"{names[i]} (alignment not known)",
         )
     axes.margins(0.15)
-    legend = axes.legend(frameon=False, fontsize=8)
-    for text in legend.get_texts():
-        text.set_color(PRINT.ink)
+    axes.legend(frameon=False, fontsize=8, labelcolor=PRINT.ink)
 
 
 def _draw_spectrum(axes: Axes, record: dict, names: List[str]) -> None:
@@ -71,9 +69,7 @@ def _draw_spectrum(axes: Axes, record: dict, names: List[str]) -> None:
     axes.set_xscale("log")
     largest = max(max(row["spectrum"], default=0.0) for row in record["models"])
     axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_SHOWN * largest))
-    legend = axes.legend(frameon=False, fontsize=8)
-    for text in legend.get_texts():
-        text.set_color(PRINT.ink)
+    axes.legend(frameon=False, fontsize=8, labelcolor=PRINT.ink)
 
 
 def _arms(quantity: dict):

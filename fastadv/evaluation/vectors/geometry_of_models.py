@@ -30,10 +30,10 @@ from fastadv.evaluation.vectors.geometry import (
     squared_distances,
 )
 from fastadv.evaluation.vectors.scored_pairs import read_sts_benchmark
-from fastadv.evaluation.vectors.vector_cache import encode_distinct
+from fastadv.evaluation.vectors.vector_cache import encode_distinct, model_fingerprint
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
-from fastadv.pages.text_table import aligned
+from fastadv.pages.text_table import aligned, interval_cell
 
 QUANTITIES = {
     "alignment": percentile_interval,
@@ -123,9 +123,9 @@ def measure_geometry(
             that ends all.
 
     Returns:
-        what was measured on; ``models``: for each its name, pooling, length, ``spectrum`` (singular values of the
-        centred unit vectors over √N, largest first) and ``quantities``, each with ``value``, ``low``, ``high``, and
-        after the first model ``difference``, ``difference_low``, ``difference_high`` to it; and ``warnings``.
+        what was measured on; ``models``: for each its name, fingerprint, pooling, length, ``spectrum`` (singular values
+        of the centred unit vectors over √N, largest first) and ``quantities``, each with ``value``, ``low``, ``high``,
+        and after the first model ``difference``, ``difference_low``, ``difference_high`` to it; and ``warnings``.
 
     Raises:
         UserError: under 16 distinct sentences, or a model's vectors are not finite, of all models with ``on_failure``.
@@ -142,8 +142,11 @@ def measure_geometry(
                         f"{data.name} has {len(sentences)} sentences that differ after truncation, at least "
                         f"{MIN_SENTENCES} are needed"
                     )
-            vectors = _vectors(encoder, sentences, batch_size, progress, name)
-            distances = _distances(encoder, data, sentences, batch_size, seed, progress, name)
+            try:
+                vectors = encode_distinct(encoder, sentences, batch_size, progress=progress)
+                distances = _distances(encoder, data, sentences, batch_size, seed, progress)
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from error
         except UserError as error:
             if on_failure is None:
                 raise
@@ -160,6 +163,7 @@ def measure_geometry(
         rows.append(
             {
                 "model": name,
+                "fingerprint": model_fingerprint(encoder),
                 "pooling": encoder.pooling,
                 "max_length": encoder.max_length,
                 "hidden_size": vectors.shape[1],
@@ -212,21 +216,13 @@ def write_geometry(record: dict, folder: Path) -> None:
     geometry_png(record, folder / "geometry.png")
 
 
-def _vectors(encoder, texts: List[str], batch_size: int, progress: bool, name: str) -> np.ndarray:
-    try:
-        return encode_distinct(encoder, texts, batch_size, progress=progress)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from error
-
-
-def _distances(
-    encoder, data: GeometryData, sentences: List[str], batch_size: int, seed: int, progress: bool, name: str
-) -> np.ndarray:
+def _distances(encoder, data: GeometryData, sentences: List[str], batch_size: int, seed: int, progress: bool):
+    """(N,) squared distances of the positive pairs."""
     if data.positives is None:
         return dropout_distances(encoder, sentences, batch_size, seed)
     texts = list(dict.fromkeys([*data.positives[0], *data.positives[1]]))
     row_of = {text: row for row, text in enumerate(texts)}
-    vectors = _vectors(encoder, texts, batch_size, progress, name)
+    vectors = encode_distinct(encoder, texts, batch_size, progress=progress)
     return squared_distances(*(vectors[[row_of[text] for text in side]] for side in data.positives))
 
 
@@ -264,8 +260,5 @@ def _quantity(key: str, draws: Draws, first: Optional[Draws]) -> dict:
 def _cell(quantity: Optional[dict], key: str = "value") -> str:
     if quantity is None or key not in quantity:
         return "n/a"
-    names = ("value", "low", "high") if key == "value" else (key, f"{key}_low", f"{key}_high")
-    digits = 1 if abs(quantity["value"]) >= 10 else 3
-    sign = "" if key == "value" else "+"
-    value, low, high = (f"{quantity[name]:{sign}.{digits}f}" for name in names)
-    return f"{value} [{low}, {high}]"
+    sign, digits = "" if key == "value" else "+", 1 if abs(quantity["value"]) >= 10 else 3
+    return interval_cell(quantity, f"{sign}.{digits}f", key)

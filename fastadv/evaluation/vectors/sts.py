@@ -5,12 +5,13 @@ the protocol of SentEval as SimCSE and RobustSentEmbed report it. Weights are ch
 """
 
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from fastadv.errors import UserError
+from fastadv.evaluation.vectors.geometry import unit_rows
 from fastadv.evaluation.vectors.scored_pairs import (
     STS_YEARS,
     ScoredPairs,
@@ -20,6 +21,7 @@ from fastadv.evaluation.vectors.scored_pairs import (
     read_sts_year,
 )
 from fastadv.evaluation.vectors.vector_cache import VectorCache, encode_distinct
+from fastadv.pages.text_table import score_lines
 
 STS_SETS = (*STS_YEARS, "STS-B", "SICK-R")
 
@@ -57,15 +59,17 @@ def evaluate_sts(
 
 def sts_dev(encoder, folder: str | Path, batch_size: int = 64) -> float:
     """Spearman × 100 on STS-B dev, the score that chooses weights."""
-    pairs = read_sts_benchmark(_existing(folder), "dev")
-    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
+    return _spearman(encoder, read_sts_benchmark(_existing(folder), "dev"), batch_size)
 
 
 def scored_pairs_spearman(encoder, file: str | Path, batch_size: int = 64) -> float:
     """Spearman × 100 on a user's own scored pairs (see
     :func:`fastadv.evaluation.vectors.scored_pairs.read_scored_pairs`)."""
-    pairs = read_scored_pairs(file)
-    return spearman_of(_cosines(encoder, [pairs], batch_size)[0], pairs.scores)
+    return _spearman(encoder, read_scored_pairs(file), batch_size)
+
+
+def _spearman(encoder, pairs: ScoredPairs, batch_size: int) -> float:
+    return spearman_of(sts_cosines(encoder, {"pairs": pairs}, batch_size)["pairs"], pairs.scores)
 
 
 def sts_cosines(
@@ -75,8 +79,18 @@ def sts_cosines(
     cache: Optional[VectorCache] = None,
     progress: bool = False,
 ) -> Dict[str, np.ndarray]:
-    """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite."""
-    return dict(zip(sets, _cosines(encoder, list(sets.values()), batch_size, progress, cache)))
+    """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite.
+
+    Each distinct sentence is encoded once: a third of the seven sets' sentences are repeats.
+    """
+    texts = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.first, *pairs.second)))
+    unit = unit_rows(encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64))
+    row_of = {text: row for row, text in enumerate(texts)}
+    found = {}
+    for name, pairs in sets.items():
+        first, second = (unit[[row_of[text] for text in side]] for side in (pairs.first, pairs.second))
+        found[name] = np.einsum("nd,nd->n", first, second)
+    return found
 
 
 def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> Dict[str, ScoredPairs]:
@@ -86,23 +100,13 @@ def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> D
     unknown = [name for name in names if name not in STS_SETS]
     if unknown or not names:
         raise UserError(f"unknown STS set {unknown[0] if unknown else ''!r}; the sets are {', '.join(STS_SETS)}")
-    return {name: _read_test_split(folder, name) for name in names}
+    readers = {"STS-B": read_sts_benchmark, "SICK-R": read_sick}
+    return {name: readers[name](folder, "test") if name in readers else read_sts_year(folder, name) for name in names}
 
 
 def sts_table(scores: Dict[str, float]) -> str:
     """The scores as two aligned lines for a terminal."""
-    cells = [f"{value:.2f}" for value in scores.values()]
-    widths = [max(len(name), len(cell)) for name, cell in zip(scores, cells)]
-    rows = [list(scores), cells]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
-
-
-def _read_test_split(folder: Path, name: str) -> ScoredPairs:
-    if name == "STS-B":
-        return read_sts_benchmark(folder, "test")
-    if name == "SICK-R":
-        return read_sick(folder, "test")
-    return read_sts_year(folder, name)
+    return score_lines(scores, "nan")
 
 
 def _existing(folder: str | Path) -> Path:
@@ -110,19 +114,6 @@ def _existing(folder: str | Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; a folder in SentEval layout (STS/ and SICK/ in it) is needed")
     return folder
-
-
-def _cosines(
-    encoder, sets: List[ScoredPairs], batch_size: int, progress: bool = False, cache: Optional[VectorCache] = None
-) -> List[np.ndarray]:
-    """Cosine of every pair, each distinct sentence encoded once (a third of the seven sets' sentences are repeats)."""
-    texts = list(dict.fromkeys(text for pairs in sets for text in (*pairs.first, *pairs.second)))
-    vectors = encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.where(norms > 0, norms, 1)
-    row_of = {text: row for row, text in enumerate(texts)}
-    rows = [([row_of[t] for t in pairs.first], [row_of[t] for t in pairs.second]) for pairs in sets]
-    return [np.einsum("nd,nd->n", unit[first], unit[second]) for first, second in rows]
 
 
 def spearman_of(cosines: Sequence[float], scores: Sequence[float]) -> float:

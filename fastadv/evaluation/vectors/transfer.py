@@ -40,6 +40,7 @@ from fastadv.evaluation.vectors.transfer_sets import (
 from fastadv.evaluation.vectors.vector_cache import VectorCache, encode_distinct, writing_to_cache
 from fastadv.files.hashes import digest_of
 from fastadv.files.json_file import read_json, write_json
+from fastadv.pages.text_table import score_lines
 
 logger = logging.getLogger("fastadv")
 
@@ -88,19 +89,6 @@ class TransferResult:
     """what kept the set from being scored; None where it was"""
     is_kept: bool = False
     """read from an earlier run"""
-
-
-def evaluate_transfer(
-    encoder,
-    folder: str | Path,
-    sets: Optional[Sequence[str]] = None,
-    seed: int = SEED,
-    batch_size: int = 64,
-    cache_dir: Optional[str | Path] = None,
-    progress: bool = False,
-) -> Dict[str, float]:
-    """Accuracy × 100 on each set, and what `transfer_scores` adds. See `transfer_results` for the arguments."""
-    return transfer_scores(transfer_results(encoder, folder, sets, seed, batch_size, cache_dir, progress))
 
 
 def transfer_results(
@@ -158,11 +146,8 @@ def transfer_scores(results: Dict[str, TransferResult]) -> Dict[str, float]:
 
 def transfer_table(results: Dict[str, TransferResult]) -> str:
     """The scores as two aligned lines for a terminal; n/a where there is none."""
-    scores = transfer_scores(results)
-    names = [name.replace("_", " ") for name in scores]
-    cells = ["n/a" if np.isnan(score) else f"{score:.2f}" for score in scores.values()]
-    widths = [max(len(name), len(cell)) for name, cell in zip(names, cells)]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in (names, cells))
+    scores = {name.replace("_", " "): score for name, score in transfer_scores(results).items()}
+    return score_lines(scores, "n/a")
 
 
 def transfer_record(results: Dict[str, TransferResult], settings: dict) -> dict:
@@ -220,18 +205,15 @@ def _kept(path: Path) -> Optional[TransferResult]:
 
 def _check_classes(data: TransferSet) -> None:
     """UserError where a class has too few rows for the folds, or there is only one."""
-    for split, labels in data.labels.items():
-        counts = np.bincount(labels, minlength=len(data.class_names))
-        if split != "train":
-            continue
-        if (counts > 0).sum() < 2:
-            raise UserError(f"all {len(labels)} rows of {split} are {data.class_names[counts.argmax()]!r}")
-        needed = _rows_a_class(list(data.labels))
-        for name, count in zip(data.class_names, counts.tolist()):
-            if count < needed:
-                raise UserError(
-                    f"class {name!r} has {count} rows in {split}, at least {needed} are needed ({NUM_FOLDS} folds)"
-                )
+    counts = np.bincount(data.labels["train"], minlength=len(data.class_names))
+    if (counts > 0).sum() < 2:
+        raise UserError(f"all {counts.sum()} rows of train are {data.class_names[counts.argmax()]!r}")
+    needed = _rows_a_class(list(data.labels))
+    for name, count in zip(data.class_names, counts.tolist()):
+        if count < needed:
+            raise UserError(
+                f"class {name!r} has {count} rows in train, at least {needed} are needed ({NUM_FOLDS} folds)"
+            )
 
 
 def _rows_a_class(splits: List[str]) -> int:

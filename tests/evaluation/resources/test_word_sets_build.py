@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("nltk")
 
 from fastadv.cli.main import main
+from fastadv.config.commands import WordSetSettings
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.attack_data import prepare
 from fastadv.evaluation.resources.counter_fitting import CounterFitting
 from fastadv.evaluation.resources.word_sets_build import (
-    WordSetSettings,
     build_word_sets,
     choose_words,
     fit_to_wordnet,

@@ -13,6 +13,7 @@ from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.text import training_attack
+from fastadv.evaluation.text.rows import TextAttackRow
 from fastadv.evaluation.text.training_attack import check_attack, find_texts
 from fastadv.objectives.needs import EpochAttack
 
@@ -27,6 +28,8 @@ class Row:
     first: str
     outcome: str
     second: str = None
+
+    texts, texts_adversarial = TextAttackRow.texts, TextAttackRow.texts_adversarial
 
     @property
     def first_adversarial(self):

@@ -7,7 +7,7 @@ from fastadv.data.labelled.find import LabelledTexts
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.errors import UserError
 from fastadv.evaluation.text.class_bias import class_share
-from fastadv.evaluation.text.control import AttackedModel, control_bias, control_name, control_runs
+from fastadv.evaluation.text.control import AttackedModel, control_biases, control_name, control_runs
 from fastadv.evaluation.text_report.findings import comparisons, findings, sentence
 from fastadv.evaluation.text_report.rates import paired
 from tests.evaluation.attacked_rows import LABELS, drawn_rows, made_row
@@ -121,7 +121,9 @@ def test_the_control_predicts_each_class_as_often_as_the_robust_model_by_name():
     # The robust model has its classes in another order, and mostly says "sports".
     other = ("science", "sports", "world", "business")
     robust = Says(other, rng.normal(size=(60, 4)) + [0.0, 2.0, 0.0, -1.0])
-    found = control_bias(baseline, robust, texts_of(60, is_pair=True))
+    models = {"baseline": baseline, "robust": robust}
+    ((name, found),) = control_biases(models.__getitem__, list(models), texts_of(60, is_pair=True))
+    assert name == "robust"
     said = [other[i] for i in robust.logits.argmax(axis=1)]
     shares = class_share(baseline.logits, found.bias)
     assert shares.tolist() == pytest.approx([said.count(name) / 60 for name in LABELS])

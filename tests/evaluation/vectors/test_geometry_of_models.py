@@ -19,6 +19,7 @@ from fastadv.evaluation.vectors.geometry_of_models import (
     measure_geometry,
     write_geometry,
 )
+from fastadv.evaluation.vectors.vector_cache import model_fingerprint
 from tests.evaluation.made_up_sets import write_sts_benchmark
 
 
@@ -46,6 +47,7 @@ def test_values_are_those_of_plain_numpy(loaders, sts):
     assert record["num_sentences"] == len(set(sts.sentences)) > 100 and record["num_positives"] == 20
     for row, load in zip(record["models"], loaders.values()):
         encoder = load()
+        assert row["fingerprint"] == model_fingerprint(encoder)
         x = unit(encoder.encode_texts(sorted(set(sts.sentences))))
         first, second = (unit(encoder.encode_texts(side)) for side in sts.positives)
         gram = x @ x.T

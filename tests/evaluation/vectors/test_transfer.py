@@ -10,7 +10,6 @@ from fastadv.evaluation.vectors import transfer
 from fastadv.evaluation.vectors.transfer import (
     TransferResult,
     choose_strength,
-    evaluate_transfer,
     transfer_record,
     transfer_results,
     transfer_scores,
@@ -131,14 +130,14 @@ def _all_vectors(folder):
 
 def test_folds_are_those_of_the_seed(tmp_path, fewer_folds):
     folder = write_sets(tmp_path, ["MPQA"])
-    scores = [evaluate_transfer(LetterEncoder(), folder, ["MPQA"], seed=seed)["MPQA"] for seed in (0, 0, 1, 2)]
+    scores = [transfer_results(LetterEncoder(), folder, ["MPQA"], seed)["MPQA"].accuracy for seed in (0, 0, 1, 2)]
     assert scores[0] == scores[1] and len(set(scores)) > 1
 
 
 def test_every_text_is_encoded_once(tmp_path, fewer_folds):
     folder = write_sets(tmp_path, ["MRPC"])
     encoder = LetterEncoder()
-    evaluate_transfer(encoder, folder, ["MRPC"])
+    transfer_results(encoder, folder, ["MRPC"])
     assert sorted(encoder.asked) == sorted(set(encoder.asked))
     assert sorted(encoder.asked) == sorted(read_transfer_set(folder, "MRPC").distinct_texts)
 
@@ -241,13 +240,13 @@ def test_the_means_and_their_order():
 def test_mistakes(tmp_path):
     write_sets(tmp_path, ["CR"])
     with pytest.raises(UserError, match="'SST2' given, the sets are MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC"):
-        evaluate_transfer(LetterEncoder(), tmp_path, ["CR", "SST2"])
+        transfer_results(LetterEncoder(), tmp_path, ["CR", "SST2"])
     with pytest.raises(UserError, match="none given"):
-        evaluate_transfer(LetterEncoder(), tmp_path, [])
+        transfer_results(LetterEncoder(), tmp_path, [])
     with pytest.raises(UserError, match="given twice: CR, CR"):
-        evaluate_transfer(LetterEncoder(), tmp_path, ["CR", "CR"])
+        transfer_results(LetterEncoder(), tmp_path, ["CR", "CR"])
     with pytest.raises(UserError, match="no folder"):
-        evaluate_transfer(LetterEncoder(), tmp_path / "nowhere")
+        transfer_results(LetterEncoder(), tmp_path / "nowhere")
 
 
 def test_the_encoder_of_these_tests_tells_classes_apart_by_letters():

@@ -27,10 +27,10 @@ def models(request):
 @pytest.mark.skipif(FOLDER is None, reason="FASTADV_SENTEVAL names no folder of SentEval's data")
 @pytest.mark.parametrize("name", SETS)
 def test_scores_are_within_0_3_of_the_script_written_apart(models, name):
-    from fastadv.evaluation.vectors.transfer import evaluate_transfer
+    from fastadv.evaluation.vectors.transfer import transfer_results, transfer_scores
 
     encoder, other = models
-    scores = evaluate_transfer(encoder, FOLDER, [name], cache_dir=os.environ.get("FASTADV_CACHE"))
+    scores = transfer_scores(transfer_results(encoder, FOLDER, [name], cache_dir=os.environ.get("FASTADV_CACHE")))
     accuracy, f1, _ = transfer_by_hand.scores(FOLDER, other, [name])[name]
     print(f"{name}: {scores[name]:.2f}, by hand {accuracy:.2f}")
     assert scores[name] == pytest.approx(accuracy, abs=0.3)

@@ -1,7 +1,7 @@
 """Transfer scores written apart from the package: sentence-transformers makes the vectors, scikit-learn the scores.
 
 It shares no code with `fastadv`: it reads SentEval's files itself, pools through sentence-transformers' own modules,
-and leaves the search for C to scikit-learn. `test_transfer_minilm.py` holds `evaluate_transfer` against it. By itself:
+and leaves the search for C to scikit-learn. `test_transfer_minilm.py` holds `transfer_results` against it. By itself:
 
     python tests/evaluation/vectors/transfer_by_hand.py SENTEVAL_DIR MODEL_DIR [SET ...]
 """

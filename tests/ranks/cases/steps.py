@@ -164,7 +164,7 @@ def signs(recorded: list, share=None):
     """
     from fastadv.perturbation import chains
 
-    of_fgsm, of_both, replayed = chains.step_fgsm, chains.step_both, iter(recorded)
+    of_fgsm, of_both, replayed = chains.sign_step, chains.pair_step, iter(recorded)
 
     def signs_of(grad):
         if share is not None:
@@ -172,14 +172,14 @@ def signs(recorded: list, share=None):
         recorded.append(grad.sign())
         return grad
 
-    def step_fgsm(delta, grad, *rest):
+    def sign_step(delta, grad, *rest):
         return of_fgsm(delta, signs_of(grad), *rest)
 
-    def step_both(delta_pgd, delta_fgsm, grad, *rest):
-        pgd, _ = of_both(delta_pgd, delta_fgsm, grad, *rest)
-        return pgd, step_fgsm(delta_fgsm, grad, *rest)
+    def pair_step(delta_pgd, delta_fgsm, grad, cu_seqlens, alpha, beta, *rest):
+        pgd, _ = of_both(delta_pgd, delta_fgsm, grad, cu_seqlens, alpha, beta, *rest)
+        return pgd, sign_step(delta_fgsm, grad, cu_seqlens, beta, *rest)
 
-    with mock.patch.multiple(chains, step_fgsm=step_fgsm, step_both=step_both):
+    with mock.patch.multiple(chains, sign_step=sign_step, pair_step=pair_step):
         yield
 
 
