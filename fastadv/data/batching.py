@@ -162,17 +162,6 @@ class EpochBatches(Sequence):
         self._is_sorted[window] = True
 
 
-class _IndexLists:
-    """What a DataLoader iterates over: lists of indices, made one at a time."""
-
-    def __init__(self, order: BatchOrder, epoch: int, start_batch: int, share: Tuple[int, int]):
-        self._order, self._epoch, self._start_batch, self._share = order, epoch, start_batch, share
-
-    def __iter__(self) -> Iterator[List[int]]:
-        for batch in self._order.iterate(self._epoch, self._start_batch):
-            yield batch[rank_rows(len(batch), *self._share)].tolist()
-
-
 def rank_rows(num_rows: int, rank: int, num_ranks: int) -> slice:
     """The rows of a batch that a rank takes: shares follow each other in rank order and differ by at most one row."""
     return slice(num_rows * rank // num_ranks, num_rows * (rank + 1) // num_ranks)
@@ -201,7 +190,8 @@ def make_loader(
         context.set_forkserver_preload(["__main__", __name__, "fastadv.data.text"])
     loader = DataLoader(
         dataset,
-        batch_sampler=_IndexLists(order, epoch, start_batch, share),
+        # Made one at a time.
+        batch_sampler=(batch[rank_rows(len(batch), *share)].tolist() for batch in order.iterate(epoch, start_batch)),
         num_workers=num_workers,
         collate_fn=collate,
         # Without its own generator a DataLoader draws its workers' seed from the global one.

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_OF_TOKENS = ("input_ids", "token_type_ids", "position_ids", "is_special")
+_OF_SENTENCES = ("sentence_ids", "labels", "row_ids", "is_present", "num_edits")
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -100,13 +103,9 @@ class PackedBatch:
     def twice(self) -> "PackedBatch":
         """The sentences twice: row B + b is row b once more. What is given with them is left out."""
         return PackedBatch(
-            input_ids=self.input_ids.repeat(2),
-            token_type_ids=self.token_type_ids.repeat(2),
-            position_ids=self.position_ids.repeat(2),
-            is_special=self.is_special.repeat(2),
+            **{name: getattr(self, name).repeat(2) for name in (*_OF_TOKENS, "sentence_ids")},
             cu_seqlens=torch.cat([self.cu_seqlens, self.cu_seqlens[1:] + self.num_tokens]),
             max_seqlen=self.max_seqlen,
-            sentence_ids=self.sentence_ids.repeat(2),
         )
 
     def split(self, num_parts: int) -> list["PackedBatch"]:
@@ -127,23 +126,16 @@ class PackedBatch:
         proposals = {side: [each.split(num_parts) for each in drawn] for side, drawn in self.proposals.items()}
         parts = []
         for i, (first, end) in enumerate(zip(bounds, bounds[1:])):
-            tokens = slice(ends[first], ends[end])
+            tokens, of_sentences = slice(ends[first], ends[end]), {n: getattr(self, n) for n in _OF_SENTENCES}
             parts.append(
                 PackedBatch(
-                    input_ids=self.input_ids[tokens],
-                    token_type_ids=self.token_type_ids[tokens],
-                    position_ids=self.position_ids[tokens],
-                    is_special=self.is_special[tokens],
+                    **{name: getattr(self, name)[tokens] for name in _OF_TOKENS},
+                    **{name: None if rows is None else rows[first:end] for name, rows in of_sentences.items()},
                     cu_seqlens=self.cu_seqlens[first : end + 1] - self.cu_seqlens[first],
                     max_seqlen=max(b - a for a, b in zip(ends[first:end], ends[first + 1 : end + 1])),
-                    sentence_ids=self.sentence_ids[first:end],
-                    labels=None if self.labels is None else self.labels[first:end],
-                    row_ids=None if self.row_ids is None else self.row_ids[first:end],
                     variants={name: of_parts[i] for name, of_parts in variants.items()},
                     proposals={side: [each[i] for each in drawn] for side, drawn in proposals.items()},
-                    is_present=None if self.is_present is None else self.is_present[first:end],
                     words=None if self.words is None else self.words[tokens],
-                    num_edits=None if self.num_edits is None else self.num_edits[first:end],
                     **{name: of_parts[i] for name, of_parts in given.items()},
                 )
             )
@@ -154,9 +146,8 @@ class PackedBatch:
         """The sentences of ``batches`` as one batch, in their order. What is given with them is left out."""
         starts = accumulate([batch.num_tokens for batch in batches], initial=0)
         ends = [batch.cu_seqlens[1:] + start for batch, start in zip(batches, starts)]
-        columns = ("input_ids", "token_type_ids", "position_ids", "is_special", "sentence_ids")
         return cls(
-            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in columns},
+            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in (*_OF_TOKENS, "sentence_ids")},
             cu_seqlens=torch.cat([batches[0].cu_seqlens[:1], *ends]),
             max_seqlen=max(batch.max_seqlen for batch in batches),
         )
@@ -176,9 +167,8 @@ class PackedBatch:
         cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
         shifts = torch.repeat_interleave(whole.cu_seqlens[rows] - cu_seqlens[:-1], lengths, output_size=num_tokens)
         tokens = shifts + torch.arange(num_tokens, device=index.device)
-        of_tokens = ("input_ids", "token_type_ids", "position_ids", "is_special")
         return cls(
-            **{name: getattr(whole, name)[tokens] for name in of_tokens},
+            **{name: getattr(whole, name)[tokens] for name in _OF_TOKENS},
             cu_seqlens=cu_seqlens.int(),
             max_seqlen=max(on_host),
             sentence_ids=whole.sentence_ids[rows],

@@ -1,7 +1,7 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
-from fastadv.perturbation import Search
+from fastadv.perturbation import Search, ball
 from fastadv_kernels import BackendError, set_backend
 
 
@@ -106,20 +106,11 @@ def build_encoder(config: Config):
     """The encoder as its checkpoint holds it, in float32."""
     from fastadv.encoder import Encoder
 
-    encoder = config.encoder
     # Adapters are drawn; the rest is read.
     torch.manual_seed(config.train.seed)
     return Encoder.from_pretrained(
-        encoder.model,
-        pooling=encoder.pooling,
-        max_length=encoder.max_length,
-        dropout=encoder.dropout,
-        path=encoder.path,
+        **asdict(config.encoder),
         perturb_at=config.perturbation.perturb_at,
-        num_frozen_layers=encoder.num_frozen_layers,
-        lora_rank=encoder.lora_rank,
-        lora_alpha=encoder.lora_alpha,
-        lora_target_modules=encoder.lora_target_modules,
         attention=config.engine.attention,
         checkpoint_activations=config.engine.checkpoint_activations,
     )
@@ -208,11 +199,9 @@ def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
     """Refuses a ball too small for the compute type to hold (METHODS 1); one clean embedding of one batch."""
-    from fastadv.perturbation import check_resolution as check
-
     if step.objective.needs.adversarial is None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
-    dtype: torch.dtype | None = torch.bfloat16 if config.engine.precision == "bf16" else None
-    check(x, batch.to(x.device), step.plan, dtype)
+    dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
+    ball.check_resolution(x, batch.to(x.device), step.plan, dtype)

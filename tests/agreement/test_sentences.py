@@ -17,6 +17,7 @@ from tests.oracle.comparison import (
     random_moves,
     random_table,
     random_uniform,
+    slope_by_differences,
     torch_steps,
 )
 from tests.oracle.sentences.ball import l1_threshold, norm_of, project
@@ -153,12 +154,9 @@ def test_parameter_gradient_of_other_objectives_is_the_loss_derivative(name):
 
     for seed in range(3):
         moves = random_moves(numpy_side.parameters, seed)
-
-        def moved(size, moves=moves):
-            return loss_of({name: values + size * moves[name] for name, values in numpy_side.parameters.items()})
-
         slope = transcription.parameter_slope(loss_of, numpy_side.parameters, moves)
-        assert slope == pytest.approx((moved(1e-6) - moved(-1e-6)) / 2e-6, rel=1e-6, abs=100 * DIFFERENCE_TOLERANCE)
+        expected = slope_by_differences(loss_of, numpy_side.parameters, moves)
+        assert slope == pytest.approx(expected, rel=1e-6, abs=100 * DIFFERENCE_TOLERANCE)
 
 
 @pytest.mark.parametrize("method", ["fgm", "fgsm"])

@@ -19,10 +19,10 @@ from tests.oracle.classes.supervised_cases import (
     examples,
     outcome,
     parameters_of,
-    random_moves,
     self_draws,
     transcribed,
 )
+from tests.oracle.comparison import random_moves, slope_by_differences
 
 
 @pytest.mark.parametrize("name", ["free", "carl-nce-plain", "carl-softmax-per-row", "rar-heavy"])
@@ -39,12 +39,8 @@ def test_slope_is_the_loss_difference(name):
     if banks is not None:
         side.banks = banks
     moves = random_moves(side.parameters)
-
-    def moved(size):
-        return side.loss(batch, deltas, draws, {n: v + size * moves[n] for n, v in side.parameters.items()})
-
-    # The error of a central difference at 1e-6: rounding over step, some 1e-9 of a loss of order 10.
-    assert slope == pytest.approx((moved(1e-6) - moved(-1e-6)) / 2e-6, rel=1e-6, abs=1e-7)
+    expected = slope_by_differences(lambda p: side.loss(batch, deltas, draws, p), side.parameters, moves)
+    assert slope == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
 def test_pass_gradient_is_that_of_the_cross_entropy():

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.oracle.comparison import random_moves
-from tests.oracle.texts.taichi import NUM_CLASSES, TERMS, TaiChi, TaiChiOptions, divergence, make_parameters
+from tests.oracle.classes.classification import NUM_CLASSES
+from tests.oracle.comparison import random_moves, slope_by_differences
+from tests.oracle.texts.taichi import TERMS, TaiChi, TaiChiOptions, divergence, make_parameters
 from tests.oracle.texts.taichi_cases import BATCHES, CASES, random_masks
 from tests.oracle.transcription import parameter_slope
 
@@ -16,12 +17,11 @@ def test_slope_is_the_loss_difference(name):
     moves, rows = random_moves(side.parameters), BATCHES["mixed"]
     masks = random_masks(rows) if case.has_dropout else None
 
-    def moved(size):
-        return side.loss(rows, masks, {n: v + size * moves[n] for n, v in side.parameters.items()})
+    def loss_of(parameters):
+        return side.loss(rows, masks, parameters)
 
-    slope = parameter_slope(lambda p: side.loss(rows, masks, p), side.parameters, moves)
-    # The error of a central difference at 1e-6: rounding over step, some 1e-9 of a loss of order 10.
-    assert slope == pytest.approx((moved(1e-6) - moved(-1e-6)) / 2e-6, rel=1e-6, abs=1e-7)
+    slope = parameter_slope(loss_of, side.parameters, moves)
+    assert slope == pytest.approx(slope_by_differences(loss_of, side.parameters, moves), rel=1e-6, abs=1e-7)
 
 
 def test_contrast_by_hand():

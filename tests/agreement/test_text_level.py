@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.oracle.comparison import random_moves
+from tests.oracle.classes.classification import NUM_CLASSES
+from tests.oracle.comparison import random_moves, slope_by_differences
 from tests.oracle.texts import text_level
 from tests.oracle.texts.bat import BATPairwise, BATTriplet
 from tests.oracle.texts.text_level import (
@@ -28,13 +29,12 @@ def test_slope_is_the_loss_difference(name):
     case = CASES[name]
     side, draws = side_of(case), random_draws(MIXED)
     moves = random_moves(side.parameters)
-    slope = parameter_slope(lambda p: side.loss(MIXED, draws, p), side.parameters, moves)
 
-    def moved(size):
-        return side.loss(MIXED, draws, {n: v + size * moves[n] for n, v in side.parameters.items()})
+    def loss_of(parameters):
+        return side.loss(MIXED, draws, parameters)
 
-    # The error of a central difference at 1e-6: rounding over step, some 1e-9 of a loss of order 10.
-    assert slope == pytest.approx((moved(1e-6) - moved(-1e-6)) / 2e-6, rel=1e-6, abs=1e-7)
+    slope = parameter_slope(loss_of, side.parameters, moves)
+    assert slope == pytest.approx(slope_by_differences(loss_of, side.parameters, moves), rel=1e-6, abs=1e-7)
 
 
 def by_hand(options, fickle, obstinate, system=BATPairwise):
@@ -97,7 +97,7 @@ def test_hard_targets_are_soft_ones_of_a_victim_that_knows_the_label():
         options, parameters = TextOptions(weight_adversarial=0.7), make_model_parameters()
         side, draws = soft(options, parameters), random_draws(WHOLE)
         labels = {example.adversarial: example.label for example in WHOLE}
-        side.victim_probabilities = lambda text, labels=labels: np.eye(text_level.NUM_CLASSES)[labels[text]]
+        side.victim_probabilities = lambda text, labels=labels: np.eye(NUM_CLASSES)[labels[text]]
         assert side.loss(WHOLE, draws) == pytest.approx(hard(options, parameters).loss(WHOLE, draws), rel=1e-14)
 
 
@@ -112,7 +112,7 @@ def test_a_text_that_is_missing_is_not_one_that_is_the_sentence():
 
 
 def test_cases_cover_classes_and_missing_texts():
-    assert {example.label for example in MIXED} == set(range(text_level.NUM_CLASSES))
+    assert {example.label for example in MIXED} == set(range(NUM_CLASSES))
     for name in text_level.VARIANTS:
         present = [sum(getattr(e, name) is not None for e in batch) for batch in BATCHES]
         assert 0 < present[0] < len(MIXED) and present[1] == len(WHOLE) and present[2] == 0

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from bench import attack_step, summary, training_step, turns
 from bench.steps import gate as step_gate
@@ -22,9 +23,9 @@ def tiny_models(tiny_bert_dir, tmp_path_factory):
     return Models("tiny", str(tiny_bert_dir), write_masked_lm(str(tiny_bert_dir), folder))
 
 
-@pytest.fixture
-def samples(tiny_encoder):
-    return draw_samples(tiny_encoder().tokenizer, 4)
+@pytest.fixture(scope="module")
+def samples(tiny_bert_dir):
+    return draw_samples(AutoTokenizer.from_pretrained(tiny_bert_dir), 4)
 
 
 def test_batches_are_alike_and_the_two_layouts_hold_the_same_tokens(samples):
@@ -37,8 +38,6 @@ def test_batches_are_alike_and_the_two_layouts_hold_the_same_tokens(samples):
 
 
 def test_minilm_s_sentences_have_about_22_tokens(minilm_dir):
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(minilm_dir)
     for batch_size in (16, 64):
         assert abs(describe_lengths(draw_samples(tokenizer, batch_size))["length_mean"] - 22) < 0.2

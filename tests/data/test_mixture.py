@@ -13,6 +13,7 @@ from fastadv.data.mixture import TrainingRows, WeightedSource, describe_sources,
 from fastadv.data.records import MappedColumn
 from fastadv.data.text import TokenizedText
 from fastadv.errors import UserError
+from tests.data.test_tokenized_text import tokenize
 
 parts_of = st.lists(st.tuples(st.integers(1, 12), st.floats(0.1, 3.5)), min_size=1, max_size=4)
 law = settings(derandomize=True, deadline=None, max_examples=60)
@@ -82,11 +83,6 @@ def test_data_train_as_a_list_and_in_words():
     assert weighted_sources(entries) == [("a.txt", 2.5), ("b.csv", 1.0)]
     assert describe_sources("a.txt") == "a.txt"
     assert describe_sources(entries) == "a.txt (weight 2.5), b.csv"
-
-
-def tokenize(texts):
-    tokens = [[1, *text.encode()[:6], 2] for text in texts]
-    return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
 
 
 def test_joined_texts_are_end_to_end(tmp_path):

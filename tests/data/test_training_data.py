@@ -10,16 +10,7 @@ from fastadv.data.records import sentence_id
 from fastadv.dry_run import describe_plan
 from fastadv.engine.training_data import TrainingData
 from fastadv.errors import UserError
-
-
-class Letters:
-    """What `TrainingData` asks of an encoder."""
-
-    tokenizer_fingerprint, max_length, position_offset = "letters", 8, 0
-
-    def tokenize(self, texts):
-        tokens = [[1, *(ord(c) for c in text)][:7] + [2] for text in texts]
-        return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
+from tests.data.labelled.test_labelled_text import Letters
 
 
 def id_of(text):

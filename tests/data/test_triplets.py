@@ -10,14 +10,10 @@ import pytest
 from fastadv.data.sources.find import open_source
 from fastadv.data.text import TokenizedText, collate, sentence_id
 from fastadv.errors import UserError
+from tests.data.test_tokenized_text import tokenize
 
 COLUMNS = ("query", "same", "other")
 TRIPLETS = [("ab", "abc", "x"), ("cd", "c", "yz"), ("ef", "efg", "xyz")]
-
-
-def tokenize(texts):
-    tokens = [[1, *(ord(c) for c in text if c.isalpha())][:7] + [2] for text in texts]
-    return tokens, [[True] + [False] * (len(ids) - 2) + [True] for ids in tokens]
 
 
 def write_csv(path):

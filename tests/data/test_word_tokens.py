@@ -82,9 +82,11 @@ def test_byte_level_tokens_begin_with_a_space():
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=320, show_progress=False))
+    tokenizer.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     texts = [(TEXTS[0],), (TEXTS[3],)]
     drawn = drawn_of(texts)

@@ -25,6 +25,11 @@ FAMILIES = {
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
+def relative(actual, expected):
+    """The largest difference over the largest of the expected."""
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
 def make_model(family: str, vocab_size: int, dtype=torch.float64, **options):
     import transformers
 
@@ -57,6 +62,30 @@ def family_encoder(tiny_tokenizer):
         return Encoder(model, tokenizer, **options).eval()
 
     return make
+
+
+def hub_vectors(folder, texts, pooling):
+    """Vectors by transformers alone, as a reader of the model card would compute them."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        output = model(**inputs, output_hidden_states=True)
+    states = output.last_hidden_state
+    if pooling == "cls":
+        return states[:, 0].numpy()
+    if pooling == "first_last":
+        states = (states + output.hidden_states[0]) / 2
+    mask = inputs["attention_mask"][..., None]
+    return ((states * mask).sum(1) / mask.sum(1)).numpy()
+
+
+def sentence_transformer_vectors(folder, texts):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu").encode(texts, show_progress_bar=False)
 
 
 def pad_batch(batch, pad_id):

@@ -13,7 +13,8 @@ def test_encode_texts_keeps_order_and_ignores_dropout(tiny_encoder, sentences):
     texts = [*sentences, "", "the " * 200]
     vectors = encoder.encode_texts(texts, batch_size=3)
     assert vectors.dtype == np.float32 and vectors.shape == (len(texts), encoder.hidden_size)
-    assert encoder.training
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+    assert encoder.training and torch.is_grad_enabled() and encoder.encode_texts([]).shape == (0, 32)
     encoder.eval()
     alone = torch.cat([encoder(encoder.pack([text])) for text in texts]).detach().numpy()
     np.testing.assert_allclose(vectors, alone, rtol=0, atol=1e-5 * np.abs(alone).max())
@@ -26,17 +27,6 @@ def test_encode_texts_across_its_chunks_and_callbacks(tiny_encoder):
     vectors = encoder.encode_texts(texts, batch_size=1, on_batch=seen.append)
     assert sum(seen) == len(texts)
     assert np.array_equal(vectors[:3], vectors[-3:])
-
-
-def test_encode_texts_of_nothing(tiny_encoder):
-    assert tiny_encoder().encode_texts([]).shape == (0, 32)
-
-
-def test_encode_texts_keeps_no_graph(tiny_encoder, sentences):
-    encoder = tiny_encoder()
-    encoder.encode_texts(sentences)
-    assert all(parameter.grad is None for parameter in encoder.parameters())
-    assert torch.is_grad_enabled()
 
 
 def test_pack(tiny_encoder, sentences):

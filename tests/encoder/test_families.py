@@ -1,9 +1,8 @@
 """What sets the packed families apart: embeddings of another width, shared layers, positions counted from padding."""
 
 import pytest
-import torch
 
-POOLINGS = ["cls", "mean", "first_last"]
+from tests.encoder.conftest import relative
 
 ALBERTS = {
     # groups of layers that share weights, layers in a group
@@ -13,10 +12,6 @@ ALBERTS = {
     "nothing shared": {"num_hidden_layers": 3, "num_hidden_groups": 3},
     "two layers in a group": {"num_hidden_layers": 2, "inner_group_num": 2},
 }
-
-
-def relative(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
 @pytest.mark.parametrize("shape", ALBERTS)
@@ -43,24 +38,6 @@ def test_x_is_as_wide_as_embeddings(family, embedding_size, perturb_at, family_e
     assert relative(h, padded_reference(encoder.hf, batch, "first_last")) < 1e-12
 
 
-@pytest.mark.parametrize("family", ["Electra", "Albert"])
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("perturb_at", ["embedding", "word"])
-def test_packed_and_generic_agree_at_a_moved_x(family, pooling, perturb_at, family_encoder, sentences):
-    options = {"pooling": pooling, "perturb_at": perturb_at}
-    results = []
-    for path in ("packed", "generic"):
-        encoder = family_encoder(family, path=path, **options)
-        batch = encoder.pack(sentences)
-        x = encoder.embed(batch)
-        moved = (x + 0.1 * x.flip(1)).detach().requires_grad_()
-        h = encoder.encode(moved, batch)
-        upstream = torch.linspace(-1, 1, h.numel(), dtype=h.dtype).reshape(h.shape).cos()
-        results.append((x, h, torch.autograd.grad(h, moved, upstream)[0]))
-    for one, other in zip(*results, strict=True):
-        assert relative(one, other) < 1e-12
-
-
 def test_a_shared_layer_is_cut_short_only_where_it_runs_last(family_encoder, sentences):
     encoder = family_encoder("Albert", pooling="cls", config={"num_hidden_layers": 3})
     (layer,) = encoder.hf.encoder.albert_layer_groups[0].albert_layers
@@ -72,13 +49,6 @@ def test_a_shared_layer_is_cut_short_only_where_it_runs_last(family_encoder, sen
     num_tokens, num_sentences = batch.num_tokens, batch.num_sentences
     assert rows["query"] == rows["ffn"] == [num_tokens, num_tokens, num_sentences]
     assert rows["key"] == [num_tokens] * 3
-
-
-@pytest.mark.parametrize("family", ["Electra", "Albert"])
-def test_dropout_override_reaches_every_family(family, family_encoder, sentences):
-    encoder = family_encoder(family, pooling="mean", dropout=0.0).train()
-    batch = encoder.pack(sentences)
-    assert torch.equal(encoder(batch), encoder.eval()(batch))
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta"])

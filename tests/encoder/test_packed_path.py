@@ -1,26 +1,44 @@
-"""The packed path computes what Hugging Face computes on a padded batch."""
+"""Both paths compute what Hugging Face computes on a padded batch; what the packed one leaves out changes nothing."""
 
 import copy
 
 import pytest
 import torch
 
+from tests.encoder.conftest import relative
+
+GENERIC = ["DistilBert", "MPNet", "Deberta", "DebertaV2", "ModernBert"]
 PACKED = ["Bert", "Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Electra", "Albert"]
 POOLINGS = ["cls", "mean", "first_last"]
 
 
-def relative(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
-
-
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", [*PACKED, *GENERIC])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_equals_the_padded_model_in_float64(family, pooling, family_encoder, padded_reference, sentences):
     encoder = family_encoder(family, pooling=pooling)
-    assert encoder.path == "packed"
+    assert encoder.path == ("packed" if family in PACKED else "generic")
     batch = encoder.pack(sentences)
     assert len(set(batch.lengths.tolist())) > 2
-    assert relative(encoder(batch), padded_reference(encoder.hf, batch, pooling)) < 1e-12
+    x = encoder.embed(batch)
+    assert x.shape == (batch.num_tokens, encoder.embedding_size)
+    assert relative(encoder.encode(x, batch), padded_reference(encoder.hf, batch, pooling)) < 1e-12
+
+
+@pytest.mark.parametrize("family", ["Bert", "Electra", "Albert"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("perturb_at", ["embedding", "word"])
+def test_packed_and_generic_agree_at_a_moved_x(family, pooling, perturb_at, family_encoder, sentences):
+    results = []
+    for path in ("packed", "generic"):
+        encoder = family_encoder(family, path=path, pooling=pooling, perturb_at=perturb_at)
+        batch = encoder.pack(sentences)
+        x = encoder.embed(batch)
+        moved = (x + 0.1 * x.flip(1)).detach().requires_grad_()
+        h = encoder.encode(moved, batch)
+        upstream = torch.linspace(-1, 1, h.numel(), dtype=h.dtype).reshape(h.shape).cos()
+        results.append((x, h, encoder.token_states(x, batch), torch.autograd.grad(h, moved, upstream)[0]))
+    for one, other in zip(*results, strict=True):
+        assert relative(one, other) < 1e-12
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
@@ -115,15 +133,16 @@ def test_last_layer_runs_its_feed_forward_on_first_tokens_only(tiny_encoder, sen
     assert rows == [batch.num_tokens, batch.num_sentences]
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_batch_mates_and_order_do_not_matter(pooling, tiny_encoder, sentences):
-    encoder = tiny_encoder(pooling=pooling).eval()
+@pytest.mark.parametrize("family, pooling", [*(("Bert", pooling) for pooling in POOLINGS), ("MPNet", "mean")])
+def test_batch_mates_and_order_do_not_matter(family, pooling, family_encoder, sentences):
+    encoder = family_encoder(family, pooling=pooling)
     together = encoder(encoder.pack(sentences))
     alone = torch.cat([encoder(encoder.pack([text])) for text in sentences])
     order = torch.randperm(len(sentences)).tolist()
     shuffled = encoder(encoder.pack([sentences[i] for i in order]))
-    assert relative(alone, together) < 1e-13
-    assert relative(shuffled, together[order]) < 1e-13
+    tolerance = 1e-13 if encoder.path == "packed" else 1e-12
+    assert relative(alone, together) < tolerance
+    assert relative(shuffled, together[order]) < tolerance
 
 
 def test_a_sentence_that_is_not_finite_stays_alone(tiny_encoder, sentences):
@@ -156,9 +175,9 @@ def test_dropout_sits_where_hugging_face_has_it(family, family_encoder):
     assert relative(h, encoder.eval()(batch)) > 1e-2
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_dropout_masks_come_back_with_the_generator_state(pooling, tiny_encoder, sentences):
-    encoder = tiny_encoder(pooling=pooling).train()
+@pytest.mark.parametrize("family, pooling", [*(("Bert", pooling) for pooling in POOLINGS), ("DistilBert", "cls")])
+def test_dropout_masks_come_back_with_the_generator_state(family, pooling, family_encoder, sentences):
+    encoder = family_encoder(family, pooling=pooling).train()
     batch = encoder.pack(sentences)
     x = encoder.embed(batch)
     state = torch.get_rng_state()
@@ -184,10 +203,15 @@ def test_dropout_argument_beats_the_mode_and_leaves_it_alone(tiny_encoder, sente
     assert not torch.equal(encoder.encode(encoder.embed(batch), batch, dropout=True), off)
 
 
-def test_dropout_override_sets_every_probability(tiny_encoder, sentences):
-    encoder = tiny_encoder(pooling="mean", dropout=0.0).train()
+@pytest.mark.parametrize("family", ["Bert", "Electra", "Albert", "DistilBert"])
+def test_dropout_override_reaches_every_family(family, family_encoder, sentences):
+    """Also attention that is kept as a function, as DistilBert's."""
+    encoder = family_encoder(family, pooling="mean", dropout=0.0).train()
     batch = encoder.pack(sentences)
     assert torch.equal(encoder(batch), encoder.eval()(batch))
+
+
+def test_dropout_override_sets_every_probability(tiny_encoder):
     config = tiny_encoder(dropout=0.25).hf.config
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.25
     high = tiny_encoder(dropout=0.25)

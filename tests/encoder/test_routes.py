@@ -8,15 +8,12 @@ import torch
 from transformers import AutoTokenizer
 
 from fastadv.encoder import Encoder
+from tests.encoder.conftest import relative
 
 FAMILIES = ["Bert", "Roberta", "XLMRoberta", "Electra", "Albert", "DistilBert", "MPNet", "DebertaV2", "ModernBert"]
 PAD_AT_1 = {"pad_token_id": 1}
 TEXTS = ["never", "the film was not very good .", "it is dull"]
 SPELLED_OUT = ["the <pad> film was <pad> <pad> good", "<pad>", "never <pad>", "it is dull"]
-
-
-def relative(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
 @pytest.fixture(scope="module")

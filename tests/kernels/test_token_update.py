@@ -6,7 +6,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastadv_kernels import project, row_norm, token_update
+from fastadv_kernels import project, row_norm, set_backend, token_update
+
+
+@pytest.fixture(params=["reference", "auto"], autouse=True, scope="module")
+def _each_form(request):
+    """float32 runs the reference, and what takes its place."""
+    set_backend(request.param)
+    yield
+    set_backend("auto")
+
 
 NORMS = ("linf", "l2", "l1")
 SCALINGS = ("after", "before", "none")
@@ -80,7 +89,7 @@ def test_laws(packed, norm, scaling, lengths, embedding_size, seed, exponent, ba
     cu_seqlens, eta, grad = packed(lengths, embedding_size, seed, torch.float32)
 
     def update(eta, grad, cu_seqlens):
-        return token_update(eta, grad, cu_seqlens, 0.3, 0.4, norm, scaling, backend="reference")
+        return token_update(eta, grad, cu_seqlens, 0.3, 0.4, norm, scaling)
 
     together = update(eta, grad, cu_seqlens)
     assert (row_norm(together.double(), norm) <= 0.4 * (1 + 1e-6)).all()
@@ -93,6 +102,8 @@ def test_laws(packed, norm, scaling, lengths, embedding_size, seed, exponent, ba
     poisoned = update(eta, grad, cu_seqlens)
     assert torch.equal(poisoned[:first], eta[:first])
     assert torch.equal(poisoned[first:], together[first:])
+    zero = torch.zeros_like(eta)
+    assert torch.equal(update(zero, zero, cu_seqlens), zero)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

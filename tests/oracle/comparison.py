@@ -78,27 +78,45 @@ def compared(case, table, steps, transcribed=None):
         pairs = {"loss": (expected.loss, torch_step.result.loss)}
         if not is_simcse:
             pairs.update(_perturbations(case.options, expected, torch_step.result))
-        sizes = {name: _difference(*pair) for name, pair in pairs.items()}
+        sizes = {name: difference(*pair) for name, pair in pairs.items()}
 
         def loss_of(parameters, batch=batch, step=torch_step, expected=expected):
             delta = transcription.SimCSE.still(batch) if is_simcse else expected.found.delta
             return numpy_side.loss(batch, delta, step.views, parameters)
 
-        grads = torch_step.parameter_grads
-        moves = random_moves(numpy_side.parameters)
-        slope = transcription.parameter_slope(loss_of, numpy_side.parameters, moves)
-        parts = np.concatenate([(grads[name] * moves[name]).ravel() for name in grads])
-        # Parts of both signs: the sum's rounding goes with their magnitudes, whatever is left of them.
-        sizes["parameter slope"] = _difference(slope, parts.sum(), scale=np.abs(parts).sum())
+        gradients = torch_step.parameter_grads
+        sizes.update(gradient_sizes(loss_of, numpy_side.parameters, gradients, bool(case.learning_rate)))
         if case.learning_rate:
-            grads = transcription.parameter_gradient(loss_of, numpy_side.parameters)
-            theirs = torch_step.parameter_grads
-            sizes.update({f"gradient of {name}": _difference(grads[name], theirs[name]) for name in grads})
-            numpy_side.parameters = {
-                name: values - case.learning_rate * grads[name] for name, values in numpy_side.parameters.items()
-            }
+            numpy_side.parameters = descended(loss_of, numpy_side.parameters, case.learning_rate)
         found += [Difference(number, name, float(size)) for name, size in sizes.items() if size]
     return found
+
+
+def gradient_sizes(loss_of, parameters, theirs, has_every_gradient):
+    """Sizes of differences of the gradients along one direction of all parameters, or by each of them too, by name."""
+    moves = random_moves(parameters)
+    slope = transcription.parameter_slope(loss_of, parameters, moves)
+    parts = np.concatenate([(grad * moves[name]).ravel() for name, grad in theirs.items()])
+    # Parts of both signs: the sum's rounding goes with their magnitudes, whatever is left of them.
+    sizes = {"parameter slope": difference(slope, parts.sum(), scale=np.abs(parts).sum())}
+    if has_every_gradient:
+        for name, gradient in transcription.parameter_gradient(loss_of, parameters).items():
+            sizes[f"gradient of {name}"] = difference(gradient, theirs[name])
+    return sizes
+
+
+def descended(loss_of, parameters, learning_rate):
+    """The parameters after a step along the transcription's own gradients."""
+    gradients = transcription.parameter_gradient(loss_of, parameters)
+    return {name: values - learning_rate * gradients[name] for name, values in parameters.items()}
+
+
+def slope_by_differences(loss_of, parameters, moves, step=1e-6):
+    """The derivative along ``moves`` by a central difference, whose error is rounding over step: 1e-9 of the loss."""
+    up, down = (
+        loss_of({name: values + size * moves[name] for name, values in parameters.items()}) for size in (step, -step)
+    )
+    return (up - down) / (2 * step)
 
 
 def _perturbations(options, expected, actual):
@@ -117,7 +135,7 @@ def _perturbations(options, expected, actual):
     return pairs
 
 
-def _difference(ours, theirs, scale=None):
+def difference(ours, theirs, scale=None):
     """The size of a `Difference`, 0 within the tolerance; of ``scale``, by default the largest entry of ``ours``."""
     if ours is None or theirs is None:
         return 0.0 if ours is theirs else np.inf

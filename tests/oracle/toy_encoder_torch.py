@@ -2,12 +2,45 @@
 
 from functools import partial
 
+import numpy as np
 import torch
 from torch import nn
 
+from fastadv.data.packing import PackedBatch
+from fastadv.encoder.classifier.classification_head import ClassificationHead
 from tests.oracle import toy_encoder
 
 DROPOUT = 0.25
+OF_CLASSIFIER = {
+    "dense_weight": "dense.weight",
+    "dense_bias": "dense.bias",
+    "out_weight": "out.weight",
+    "out_bias": "out.bias",
+}
+"""parameters of a classification head by the transcription's names"""
+
+
+def pack(sentences, **fields):
+    """A batch of the step, of sentences of the transcription."""
+    columns = ([getattr(sentence, name) for sentence in sentences] for name in ("tokens", "special", "identity"))
+    return PackedBatch.from_token_lists(*columns, **fields)
+
+
+def by_sentence(values, batch):
+    """Arrays, one a sentence."""
+    return [part.detach().numpy().copy() for part in values.split(batch.lengths.tolist())]
+
+
+def gradients_of(named_parameters):
+    """Arrays by name; zeros for what has none."""
+    return {n: np.zeros(p.shape) if p.grad is None else p.grad.numpy().copy() for n, p in named_parameters.items()}
+
+
+def make_head(parameters, num_classes):
+    """The shipped head with the transcription's parameters."""
+    head = ClassificationHead(toy_encoder.HIDDEN_SIZE, num_classes).double()
+    head.load_state_dict({theirs: torch.tensor(parameters[name]) for name, theirs in OF_CLASSIFIER.items()})
+    return head
 
 
 class ToyEncoder(nn.Module):

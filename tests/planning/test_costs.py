@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,7 @@ from fastadv.config.schema import Config, DataConfig, EncoderConfig, Perturbatio
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed.optimizer import build_optimizer
 from fastadv.encoder import Encoder
-from fastadv.encoder.classifier.classification_head import ClassificationHead
+from fastadv.encoder.classifier.classification_head import make_head
 from fastadv.encoder.weights.depth import freeze_layers
 from fastadv.encoder.weights.lora import add_lora
 from fastadv.encoder.weights.source import find_model
@@ -94,32 +95,41 @@ def make_batch(num_sentences=24, longest=20):
     return PackedBatch.from_token_lists(ids, special, labels=[i % 2 for i in range(num_sentences)])
 
 
-def make_config(case):
-    objective, options, perturbation, encoder = CASES[case]
+def make_config(case, cases=CASES):
+    objective, options, perturbation, encoder = cases[case]
     settings = {"max_length": 32, **encoder}
     config = Config(EncoderConfig(**settings), DataConfig(), objective, dict(options))
     config.perturbation = PerturbationConfig(**perturbation)
     return config
 
 
-def make_step(config, hf_config, of_encoder=(), of_step=()):
+def make_step(config, hf_config, of_encoder=(), of_step=(), num_rows=24):
     from transformers import BertModel
 
     asked = config.encoder
-    hf = BertModel(hf_config, add_pooling_layer=False)
-    encoder = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path, **dict(of_encoder))
-    if asked.num_frozen_layers is not None:
-        freeze_layers(encoder.hf, asked.num_frozen_layers)
-    kind, given = resolve_objective(config.objective), (encoder.hidden_size,)
-    if kind.needs.labels:
-        given = (*given, ClassificationHead(encoder.hidden_size, 2))
-    objective = kind(*given, **config.objective_options)
-    objective.begin(RunFacts(num_rows=24, batches_per_epoch=1, total_steps=20))
+
+    def make_encoder():
+        hf, options = BertModel(hf_config, add_pooling_layer=False), dict(of_encoder)
+        made = Encoder(hf, NoTokenizer(), asked.pooling, asked.max_length, asked.dropout, asked.path, **options)
+        if asked.num_frozen_layers is not None:
+            freeze_layers(made.hf, asked.num_frozen_layers)
+        return made
+
+    encoder, kind = make_encoder(), resolve_objective(config.objective)
+    given = (make_head(asked.pooling, encoder.hidden_size, 2),) if kind.needs.labels else ()
+    objective = kind(encoder.hidden_size, *given, **config.objective_options)
+    objective.bind(encoder)
+    objective.begin(RunFacts(num_rows, batches_per_epoch=1, total_steps=20, row_labels=np.arange(num_rows) % 2))
     detection = None
     if objective.needs.detection is not None:
         counts = torch.ones(encoder.vocab_size, dtype=torch.int64)
         detection = build_detection(objective.needs.detection, encoder, lambda: counts)
-    return Step(encoder, objective, config.perturbation, detection, **dict(of_step)).train()
+    second = make_encoder() if objective.needs.second_network else None
+    return Step(encoder, objective, config.perturbation, detection, second=second, **dict(of_step)).train()
+
+
+def size_of(batch):
+    return BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
 
 
 def counted(step, batch):
@@ -134,7 +144,7 @@ def counted(step, batch):
 def test_flops_are_those_torch_counts(case):
     config, hf_config, batch = make_config(case), model_config(), make_batch()
     step, model = make_step(config, hf_config), StepCosts(config, hf_config)
-    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    size = size_of(batch)
     expected = model.flops(size, is_probe=True)
     # An inner step needs two products of its contrastive loss, and the fused operation forms three. The padded path
     # runs torch's fused attention, whose backward forms the logits once more.
@@ -175,7 +185,7 @@ def test_a_generator_is_counted_to_its_last_masked_token():
     with StepCounter() as counter:
         generator.fill(batch, masked, "sample")
     config = make_config("exact, detection")
-    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    size = size_of(batch)
     parts = [
         StepCosts(config, hf_config, generator_config).flops(size, num_masked=int(masked.sum()))
         for generator_config in (None, hf_config)
@@ -192,7 +202,7 @@ def test_low_rank_adapters_are_what_is_trained():
     add_lora(step.encoder.hf, 4)
     model = StepCosts(config, hf_config)
     assert model.parameters.trained == sum(p.numel() for p in step.parameters() if p.requires_grad)
-    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    size = size_of(batch)
     assert sum(model.flops(size).values()) == pytest.approx(counted(step, batch), rel=0.01)
 
 
@@ -217,7 +227,7 @@ def test_activations_are_the_peak_of_live_tensors(case, attention, dropout):
     # The first step makes what stays: layouts by head, the table's place.
     measure_costs(lambda: counted(step, batch), parameters, 0)
     found = measure_costs(lambda: step(batch).backward(), parameters, 0)["working_mib"] * 2**20
-    size = BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    size = size_of(batch)
     is_fused = attention == "sdpa"
     assert activations(StepCosts(config, hf_config), size, 1, is_fused) == pytest.approx(found, rel=0.05)
 
@@ -236,7 +246,7 @@ def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_ba
     measure_costs(lambda: counted(step, batch), parameters, 0)
     step.zero_grad(set_to_none=True)
     found = measure_costs(lambda: step(batch).backward(), parameters, 0)
-    model, size = StepCosts(config, hf_config), BatchSize(batch.num_sentences, batch.num_tokens, batch.max_seqlen)
+    model, size = StepCosts(config, hf_config), size_of(batch)
     flops = sum(model.flops(size, is_probe=True).values()) + model.recomputed(size)
     assert flops == pytest.approx(found["flops"], rel=0.001)
     # The sums of pieces' gradients, and the largest that is added to one, are on their way to where they count as such.
@@ -248,20 +258,26 @@ def test_what_is_run_again_is_counted_and_what_is_not_kept_is_not(case, micro_ba
     assert 0.85 * expected <= working <= 1.15 * expected + of_gradients + of_guard
 
 
-def test_state_at_stage_0_is_what_lies_in_memory():
-    config, hf_config, batch = make_config("exact, detection"), model_config(), make_batch()
-    step = make_step(config, hf_config)
-    optimizer = build_optimizer(step, config.optimizer)
+def check_state(step, costs, batch):
+    """Weights, gradients and AdamW's means at stage 0 are what lies in memory."""
+    optimizer = build_optimizer(step, costs.config.optimizer)
     step(batch).backward()
     optimizer.step()
     held = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
-    found = memory(StepCosts(config, hf_config), BatchSize.assumed(config))
+    found = memory(costs, BatchSize.assumed(costs.config))
     assert found.weights == bytes_of(step.parameters())
     assert found.gradients == bytes_of(p.grad for p in step.parameters())
     assert found.optimizer == bytes_of(held)
-    table = step.eta_table.table
-    assert found.eta_table == bytes_of([table]) + 4 * len(table)
     assert found.state == found.weights + found.gradients + found.optimizer + found.eta_table
+    return found
+
+
+def test_state_at_stage_0_is_what_lies_in_memory():
+    config, hf_config = make_config("exact, detection"), model_config()
+    step = make_step(config, hf_config)
+    table = step.eta_table.table
+    found = check_state(step, StepCosts(config, hf_config), make_batch())
+    assert found.eta_table == bytes_of([table]) + 4 * len(table)
 
 
 def test_stages_share_out_what_they_say():

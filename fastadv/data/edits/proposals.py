@@ -115,7 +115,8 @@ class Proposer:
 
 
 Spans = list[tuple[int, int]]
-"""(first letter, letter after the last) of words in a text, in order"""
+"""(begin, end) of words in a text, in order: of each word with the space before it, if there is one, which byte-level
+tokens begin with"""
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,12 @@ class EveryWord:
 
 
 def _spans(segments: Sequence[str]) -> Spans:
-    """The spans of the words, every second segment, without the spaces after them."""
-    ends = list(accumulate(map(len, segments), initial=0))
-    return [(ends[i], ends[i] + len(segments[i].rstrip(" \t"))) for i in range(1, len(segments), 2)]
+    """The spans of the words, which are every second segment, without the spaces after them."""
+    text, begins = "".join(segments), list(accumulate(map(len, segments), initial=0))
+    return [
+        (begins[i] - (text[begins[i] - 1 : begins[i]] == " "), begins[i] + len(segments[i].rstrip(" \t")))
+        for i in range(1, len(segments), 2)
+    ]
 
 
 def generator_of(seed: int, epoch: int, row: int, side: str) -> random.Random:

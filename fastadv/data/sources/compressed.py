@@ -44,9 +44,3 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is damaged: {str(error).rstrip('.')}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def check_compression(path: Path) -> None:
-    """Raises what `open_binary` would on the first bytes."""
-    with open_binary(path):
-        pass

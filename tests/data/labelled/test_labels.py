@@ -36,12 +36,6 @@ def test_the_map_is_the_sets_whatever_the_order_of_rows(distinct, random):
     label_map = LabelMap.in_order(shuffled)
     assert label_map == LabelMap.in_order(distinct)
     assert set(label_map.names) == distinct and len(label_map) == len(distinct)
-
-
-@laws
-@given(name_sets)
-def test_names_and_ids_are_each_others_inverse(distinct):
-    label_map = LabelMap.in_order(distinct)
     assert sorted(label_map.id2label) == list(range(len(distinct)))
     assert all(label_map.label2id[label_map.id2label[i]] == i for i in label_map.id2label)
     assert all(label_map.id2label[label_map.label2id[name]] == name for name in distinct)
@@ -79,14 +73,15 @@ def test_classes_need_names_each_its_own(names):
         LabelMap(names)
 
 
-@pytest.mark.parametrize("name", ["0.5", "1.0", "1.", ".5", "-3.25", "1e-3", "2E5", "+inf", "", "nan", "NaN"])
-def test_what_is_no_class(name):
-    assert why_no_class(name)
-
-
-@pytest.mark.parametrize("name", ["0", "-1", "12", "1.2.3", "a.5", "5 stars", "e", "None", "inf", "1 e 3"])
-def test_what_is_a_class(name):
-    assert why_no_class(name) is None
+@pytest.mark.parametrize(
+    "names, is_class",
+    [
+        (["0.5", "1.0", "1.", ".5", "-3.25", "1e-3", "2E5", "+inf", "", "nan", "NaN"], False),
+        (["0", "-1", "12", "1.2.3", "a.5", "5 stars", "e", "None", "inf", "1 e 3"], True),
+    ],
+)
+def test_what_is_a_class(names, is_class):
+    assert [name for name in names if (why_no_class(name) is None) != is_class] == []
 
 
 def test_labels_are_numbered_as_they_are_found():

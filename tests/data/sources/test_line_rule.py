@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from fastadv.data.sources.lines import LineReport
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
+from tests.data.sources.test_tables import read_bytes
 
 
 def read(tmp_path, data, name="a.txt", **options):
-    path = tmp_path / name
-    path.write_bytes(data)
-    report = LineReport()
-    return list(iterate_sentences(path, report=report, **options)), report
+    return read_bytes(tmp_path, data, name, **options)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from fastadv.encoder import Encoder
 from fastadv.encoder.weights.lora import add_lora, lora_modules, merged_state_dict
 from fastadv.errors import UserError
+from tests.encoder.conftest import hub_vectors, relative, sentence_transformer_vectors
 
 FAMILIES = ["Bert", "Roberta", "Electra", "Albert", "DistilBert", "MPNet", "DebertaV2", "ModernBert", "GPT2"]
-
-
-def relative(actual, expected):
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
 def stir(hf):
@@ -102,8 +99,6 @@ def test_equal_seeds_draw_equal_adapters(tiny_bert_dir):
 
 @pytest.mark.parametrize("family, pooling", [("Bert", "cls"), ("Albert", "mean"), ("DistilBert", "mean")])
 def test_the_export_is_an_ordinary_model(family, pooling, family_encoder, sentences, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
     encoder = family_encoder(family, dtype=torch.float32, pooling=pooling)
     names = set(encoder.hf.state_dict())
     add_lora(encoder.hf, rank=2)
@@ -112,21 +107,15 @@ def test_the_export_is_an_ordinary_model(family, pooling, family_encoder, senten
     folder = encoder.save_pretrained(tmp_path / "export")
     assert next(lora_modules(encoder.hf), None) is not None
     tolerance = 1e-5 * np.abs(ours).max()
-    hf = AutoModel.from_pretrained(folder).eval()
-    assert set(hf.state_dict()) == names
-    tokens = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
-    inputs = {name: tokens[name] for name in ("input_ids", "attention_mask")}
-    with torch.no_grad():
-        states = hf(**inputs).last_hidden_state
-    mask = inputs["attention_mask"][..., None]
-    hub = states[:, 0] if pooling == "cls" else (states * mask).sum(1) / mask.sum(1)
-    np.testing.assert_allclose(hub.numpy(), ours, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(
-        Encoder.from_pretrained(str(folder)).encode_texts(sentences), ours, rtol=0, atol=tolerance
-    )
+    assert set(AutoModel.from_pretrained(folder).state_dict()) == names
+    routes = [
+        hub_vectors(folder, list(sentences), pooling),
+        Encoder.from_pretrained(str(folder)).encode_texts(sentences),
+    ]
     if family != "DistilBert":  # its model refuses the token types that the tiny BERT's tokenizer gives
-        theirs = SentenceTransformer(str(folder), device="cpu").encode(sentences, show_progress_bar=False)
-        np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
+        routes.append(sentence_transformer_vectors(folder, sentences))
+    for vectors in routes:
+        np.testing.assert_allclose(vectors, ours, rtol=0, atol=tolerance)
     assert not [path for path in folder.rglob("*") if "adapter" in path.name]
     assert "lora" not in json.dumps(json.loads((folder / "config.json").read_text()))
 

@@ -42,15 +42,6 @@ def test_a_name_that_is_not_in_the_cache(monkeypatch):
     assert "HF_HUB_OFFLINE" in message
 
 
-def test_a_folder_without_configuration(tmp_path):
-    assert "has no config.json" in refused(tmp_path)
-
-
-def test_a_broken_configuration(model_dir):
-    (model_dir / "config.json").write_text("{")
-    assert "cannot be opened" in refused(model_dir)
-
-
 def test_a_reason_on_the_second_line_is_told(model_dir, monkeypatch):
     def refuse(*_, **__):
         raise ValueError("Validation error for field 'hidden_size':\n    TypeError: expected int, got str\nmore")
@@ -59,49 +50,56 @@ def test_a_reason_on_the_second_line_is_told(model_dir, monkeypatch):
     assert refused(model_dir).endswith("Validation error for field 'hidden_size': TypeError: expected int, got str")
 
 
-def test_an_unknown_architecture(model_dir):
-    edit_config(model_dir, model_type="unheard_of")
-    assert "cannot be opened" in refused(model_dir)
+def code_of_its_own(folder):
+    edit_config(folder, model_type="mine", auto_map={"AutoConfig": "mine.Mine", "AutoModel": "mine.Model"})
+    (folder / "mine.py").write_text("raise SystemExit('this code ran')")
 
 
-def test_a_model_with_code_of_its_own(model_dir):
-    edit_config(model_dir, model_type="mine", auto_map={"AutoConfig": "mine.Mine", "AutoModel": "mine.Model"})
-    (model_dir / "mine.py").write_text("raise SystemExit('this code ran')")
-    assert "code of its own, which is never run" in refused(model_dir)
-
-
-def test_an_encoder_decoder(model_dir):
+def an_encoder_decoder(folder):
     from transformers import T5Config
 
-    T5Config().save_pretrained(model_dir)
-    assert "encoder-decoder (t5)" in refused(model_dir)
+    T5Config().save_pretrained(folder)
 
 
-def test_pickled_weights(model_dir):
-    state = load_file(model_dir / "model.safetensors")
-    torch.save(state, model_dir / "pytorch_model.bin")
-    (model_dir / "model.safetensors").unlink()
-    message = refused(model_dir)
-    assert "pickled weights only (pytorch_model.bin)" in message and "save_pretrained" in message
+def pickled(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
-def test_no_weights(model_dir):
-    (model_dir / "model.safetensors").unlink()
-    assert "has no weights" in refused(model_dir)
-
-
-def test_torn_weights(model_dir):
-    path = model_dir / "model.safetensors"
+def torn(folder):
+    path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    assert "cannot be loaded" in refused(model_dir)
 
 
-def test_missing_weights_are_not_made_up(model_dir):
-    path = model_dir / "model.safetensors"
-    state = load_file(path)
+def without_a_weight(folder):
+    state = load_file(folder / "model.safetensors")
     del state["encoder.layer.1.output.dense.weight"]
-    save_file(state, path, metadata={"format": "pt"})
-    assert "lacks 1 weights of BertModel: encoder.layer.1.output.dense.weight" in refused(model_dir)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def without_tokenizer(folder):
+    for path in [*folder.glob("*token*"), folder / "vocab.txt"]:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "cannot be opened"),
+        (lambda folder: edit_config(folder, model_type="unheard_of"), "cannot be opened"),
+        (code_of_its_own, "code of its own, which is never run"),
+        (an_encoder_decoder, "encoder-decoder (t5)"),
+        (pickled, r"pickled weights only (pytorch_model.bin), which are not opened; where you trust them, convert"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
+        (torn, "cannot be loaded"),
+        (without_a_weight, "lacks 1 weights of BertModel: encoder.layer.1.output.dense.weight"),
+        (without_tokenizer, "has no tokenizer that opens"),
+    ],
+)
+def test_what_does_not_open_is_refused_in_one_line(model_dir, change, said):
+    change(model_dir)
+    assert said in refused(model_dir)
 
 
 def test_a_checkpoint_with_a_task_head_opens(model_dir, tiny_encoder, sentences):
@@ -111,12 +109,6 @@ def test_a_checkpoint_with_a_task_head_opens(model_dir, tiny_encoder, sentences)
     model.save_pretrained(model_dir)
     encoder, plain = Encoder.from_pretrained(str(model_dir)), tiny_encoder(dtype=torch.float32)
     assert torch.equal(encoder.eval()(encoder.pack(sentences)), plain.eval()(plain.pack(sentences)))
-
-
-def test_no_tokenizer(model_dir):
-    for path in [*model_dir.glob("*token*"), model_dir / "vocab.txt"]:
-        path.unlink()
-    assert "has no tokenizer that opens" in refused(model_dir)
 
 
 @pytest.mark.parametrize("kept", [(), ("tokenizer_config.json",)], ids=lambda kept: "".join(kept) or "nothing")
@@ -162,8 +154,7 @@ def test_a_tokenizer_that_needs_no_files_opens(model_dir):
     from fastadv.encoder.weights.source import load_tokenizer
 
     PerceiverConfig().save_pretrained(model_dir)
-    for path in [*model_dir.glob("*token*"), model_dir / "vocab.txt"]:
-        path.unlink()
+    without_tokenizer(model_dir)
     assert type(load_tokenizer(find_model(str(model_dir)))).__name__ == "PerceiverTokenizer"
 
 
@@ -188,8 +179,7 @@ def test_weights_come_and_go_without_a_word_on_stderr(model_dir, tmp_path, capfd
         capfd.readouterr()
         Encoder.from_pretrained(str(model_dir)).save_pretrained(tmp_path / "out")
         assert capfd.readouterr() == ("", "") and settings() == given and given[0] == has_bars
-        path = model_dir / "model.safetensors"
-        path.write_bytes(path.read_bytes()[:1000])
+        torn(model_dir)
         refused(model_dir)
         assert capfd.readouterr() == ("", "") and settings() == given
     finally:

@@ -11,6 +11,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from fastadv_kernels import info_nce, info_nce_triton
+from tests.kernels.conftest import assert_info_nce_is_as_exact_as_torch, info_nce_case, loss_and_gradients
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,55 +51,15 @@ def small_tiles(monkeypatch):
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-@pytest.fixture
-def poisoned_memory():
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def make_case(num_rows=6, num_keys=11, num_sets=2, size=7, num_hard=0, has_ids=False, **options):
-    torch.manual_seed(0)
-    row_offset = min(3, num_keys - num_rows)
-    query = torch.randn(num_rows, size, dtype=torch.float64)
-    keys = torch.randn(num_sets, num_keys, size, dtype=torch.float64)
-    keys[:, row_offset] = query[0] + 0.1 * torch.randn(num_sets, size, dtype=torch.float64)
-    if num_rows > 2:
-        query[1] = 0
-        keys[0, -1] = 0
-    vectors = [query, keys] + ([torch.randn(num_hard, size, dtype=torch.float64)] if num_hard else [])
-    options = {"temperature": 0.05, "row_offset": row_offset, **options}
-    if num_hard:
-        options["hard_negative_weight"] = 1.7
-        if num_hard == num_keys:
-            options["own_hard_negative_weight"] = 0.4
-    if has_ids:
-        options.update(query_ids=torch.randint(6, (num_rows,)), key_ids=torch.randint(6, (num_keys,)))
-        if num_hard:
-            options["hard_negative_ids"] = torch.randint(6, (num_hard,))
-    return vectors, options
-
-
-def loss_and_gradients(vectors, options, backend, dtype, computed_in):
-    inputs = [x.to(dtype).to(computed_in).requires_grad_() for x in vectors]
-    hard = inputs[2] if len(inputs) == 3 else None
-    loss = info_nce(*inputs[:2], hard_negatives=hard, reduction="none", backend=backend, **options)
-    upstream = torch.randn(len(loss), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return [loss.detach(), *torch.autograd.grad(loss, inputs, upstream.to(loss.dtype))]
+def make_case(num_rows=6, num_keys=11, **options):
+    return info_nce_case(num_rows, num_keys, **options)
 
 
 def assert_as_exact_as_torch(vectors, options, dtype):
-    exact = loss_and_gradients(vectors, options, "reference", dtype, torch.float64)
-    plain = loss_and_gradients(vectors, options, "reference", dtype, dtype)
-    ours = loss_and_gradients(vectors, options, "triton", dtype, dtype)
-    single = torch.finfo(torch.float32).eps * (4 + 1 / options["temperature"])
-    for value, other, expected in zip(ours, plain, exact, strict=True):
-        assert value.dtype == other.dtype and value.shape == other.shape
-        # A unit in the last place of the dtype in which a gradient's terms are multiplied, beside float32's for logits.
-        floor = single + (torch.finfo(value.dtype).eps if value.dtype != torch.float32 else 0)
-        allowed = 2 * (other.double() - expected).norm() + floor * (expected.norm() + 1e-6)
-        assert (value.double() - expected).norm() <= allowed
+    """A unit in the last place of the dtype in which a gradient's terms are multiplied, beside float32's for logits."""
+    assert_info_nce_is_as_exact_as_torch(
+        vectors, {**options, "reduction": "none"}, dtype, "triton", lambda value: (torch.finfo(value.dtype).eps, 0.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +84,7 @@ def test_dtypes_and_sizes(small_tiles, poisoned_memory, dtype, size):
 
 @pytest.mark.parametrize(("dtype", "num_keys", "size"), [(torch.float32, 20, 17), (torch.bfloat16, 129, 20)])
 def test_the_tiles_that_gpus_get(poisoned_memory, dtype, num_keys, size):
-    vectors, options = make_case(9, num_keys, 1, size)
+    vectors, options = make_case(9, num_keys, num_sets=1, size=size)
     assert_as_exact_as_torch(vectors, options, dtype)
 
 
@@ -134,7 +95,7 @@ def test_few_rows_and_whole_tiles(small_tiles, num_rows, num_keys):
 
 
 def test_scale_of_the_vectors_does_not_matter(small_tiles):
-    vectors, options = make_case(5, 6, 1)
+    vectors, options = make_case(5, 6, num_sets=1)
     query, keys = (x.float().clamp(-2, 2) for x in vectors)
     loss = info_nce(query, keys, backend="triton", **options)
     for scale in (2.0**-140, 2.0**-100, 2.0**100):
@@ -153,9 +114,10 @@ def test_strided_inputs(small_tiles):
 
 def test_a_bad_query_spoils_its_own_row_alone(small_tiles):
     vectors, options = make_case(num_keys=7, num_sets=1, has_ids=True)
-    clean = loss_and_gradients(vectors, options, "triton", torch.float32, torch.float32)
+    arguments = ({**options, "reduction": "none"}, torch.float32, torch.float32, "triton", torch.randn(6))
+    clean = loss_and_gradients(vectors, *arguments)
     vectors[0][4, 2] = math.nan
-    spoilt = loss_and_gradients(vectors, options, "triton", torch.float32, torch.float32)
+    spoilt = loss_and_gradients(vectors, *arguments)
     others = torch.arange(6) != 4
     for value, before in zip(spoilt[:2], clean[:2], strict=True):
         assert torch.isnan(value[4]).all() and torch.equal(value[others], before[others])

@@ -11,6 +11,7 @@ from fastadv_kernels.sentence_step_triton import launch as launch_step
 from fastadv_kernels.sentence_step_triton import launch_mix, launch_pair, launch_sign
 from fastadv_kernels.token_update import token_update_reference
 from fastadv_kernels.token_update_triton import launch as launch_token
+from tests.kernels.conftest import assert_within_twice_the_references_error
 
 NORMS = ("linf", "l2", "l1")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -57,29 +58,20 @@ STEPS_AND_NORMS += [("token_update before", "l2"), ("token_update none", "l1")]
 """every step of its own by every norm; scalings differ before the norm is taken, so one norm each will do"""
 
 
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Fresh memory holds NaN, so that an element nobody writes fails the test."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    assert torch.isnan(torch.empty(3)).all()
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def number(value):
     return None if value is None else torch.tensor([value])
 
 
-def assert_within_twice_the_references_error(result, reference, arguments, dtype):
+def check_error(result, reference, arguments, dtype):
     """``arguments`` are in ``dtype`` or integers; the gold is the reference in float64 of the same values."""
-    wide = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
-    exact = reference(*wide)
+    exact = reference(*(a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments))
     assert result.dtype == dtype and result.shape == exact.shape and result.is_contiguous()
-    allowed = 2 * (reference(*arguments).double() - exact).abs().max()
     # The floor: a unit in the last place of the largest result, and in float32 what a sum of many terms loses.
-    allowed += max(torch.finfo(dtype).eps, 4 * torch.finfo(torch.float32).eps) * exact.abs().max()
-    assert (result.double() - exact).abs().max() <= allowed
+    floor = max(torch.finfo(dtype).eps, 4 * torch.finfo(torch.float32).eps)
+    assert_within_twice_the_references_error(result, exact, reference(*arguments), floor)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -97,7 +89,7 @@ def test_error_is_the_references_at_most_twice(packed, name, norm):
         grad[3] = 0
         epsilon = None if factor is None else number(factor * RADII[norm])
         arguments = (x, grad, cu_seqlens, number(0.3), epsilon, norm)
-        assert_within_twice_the_references_error(launch(*arguments), reference, arguments, dtype)
+        check_error(launch(*arguments), reference, arguments, dtype)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +106,7 @@ def test_sizes_per_sentence_and_strided_inputs(packed, name, size, norms):
         radii = torch.linspace(0, 3, NUM_TOKENS)
     for norm in norms:
         arguments = (x, grad, cu_seqlens, step_size, radii, norm)
-        assert_within_twice_the_references_error(launch(*arguments), reference, arguments, torch.float32)
+        check_error(launch(*arguments), reference, arguments, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -221,7 +213,7 @@ def test_few_far_entries_share_an_l1_radius(packed, name):
         arguments = (x, None, cu_seqlens, None, number(epsilon), "l1")
         result = launch(*arguments)
         assert (result != 0).sum(dim=1).max() <= 2
-        assert_within_twice_the_references_error(result, reference, arguments, torch.float32)
+        check_error(result, reference, arguments, torch.float32)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -254,4 +246,4 @@ def test_a_sentence_of_several_blocks(packed):
     for name, norm in (*zip(kinds, 3 * NORMS), ("sentence_step", "l1"), ("project sentences", "l1")):
         launch, reference = kinds[name]
         arguments = (x, grad, cu_seqlens, number(0.3), number(RADII[norm]), norm)
-        assert_within_twice_the_references_error(launch(*arguments), reference, arguments, torch.float32)
+        check_error(launch(*arguments), reference, arguments, torch.float32)

@@ -29,3 +29,22 @@ def bfloat16_rounds_to_nearest():
     InterpreterBuilder.cast_impl = cast_impl
     yield
     InterpreterBuilder.cast_impl = original
+
+
+@pytest.fixture(scope="session", autouse=True)
+def functions_find_the_language_patched():
+    """The interpreter patches the language for every function that a kernel calls, which a launch has done already."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch_language = interpreter._patch_lang
+
+    def patch_once(fn):
+        modules = [value for value in fn.__globals__.values() if value is tl or value is tl.core]
+        if any(tl.core.is_builtin(module.load) for module in modules):
+            return patch_language(fn)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_once
+    yield
+    interpreter._patch_lang = patch_language

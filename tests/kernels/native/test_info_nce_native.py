@@ -11,32 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fastadv_kernels import info_nce, info_nce_blocked
+from tests.kernels.conftest import Calls, assert_info_nce_is_as_exact_as_torch
+from tests.kernels.conftest import info_nce_case as make_case
 
 COMBINATIONS = ("sum", "mean", "separate")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class Calls(TorchDispatchMode):
-    """The package's ops that are called, by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "fastadv":
-            self.names.append(func._schema.name.removeprefix("fastadv::"))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def poisoned_memory():
-    """Fresh memory holds NaN, so that an element nobody writes fails the test."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    assert torch.isnan(torch.empty(3)).all()
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture
@@ -46,57 +25,10 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(info_nce_blocked, "COLUMNS", 5)
 
 
-def make_case(num_rows=11, num_keys=17, num_sets=2, size=7, num_hard=0, has_ids=False, seed=0, **options):
-    """Vectors and options; a query and a key of zeros among them, a row and its own key nearly parallel."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def randn(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    row_offset = min(3, num_keys - num_rows)
-    query, keys = randn(num_rows, size), randn(num_sets, num_keys, size)
-    keys[:, row_offset] = query[0] + 0.1 * randn(num_sets, size)
-    if num_rows > 2:
-        query[1] = 0
-        keys[0, -1] = 0
-    vectors = [query, keys] + ([randn(num_hard, size)] if num_hard else [])
-    options = {"temperature": 0.05, "row_offset": row_offset, **options}
-    if num_hard:
-        options["hard_negative_weight"] = 1.7
-        if num_hard == num_keys:
-            options["own_hard_negative_weight"] = 0.4
-    if has_ids:
-
-        def ids(length):
-            return torch.randint(6, (length,), generator=generator)
-
-        options.update(query_ids=ids(num_rows), key_ids=ids(num_keys))
-        if num_hard:
-            options["hard_negative_ids"] = ids(num_hard)
-    return vectors, options
-
-
-def loss_and_gradients(vectors, options, dtype, computed_in, backend, upstream):
-    """The loss and its gradients by all vectors, these rounded to ``dtype`` and computed in another."""
-    inputs = [x.to(dtype).to(computed_in).requires_grad_() for x in vectors]
-    hard = inputs[2] if len(inputs) == 3 else None
-    loss = info_nce(*inputs[:2], hard_negatives=hard, backend=backend, **options)
-    return [loss.detach(), *torch.autograd.grad(loss, inputs, upstream.to(loss.dtype).expand_as(loss))]
-
-
-def assert_as_exact_as_torch(vectors, options, dtype, backend="native"):
-    upstream = torch.randn(len(vectors[0]) if options.get("reduction") == "none" else (), dtype=torch.float64)
-    exact = loss_and_gradients(vectors, options, dtype, torch.float64, "reference", upstream)
-    plain = loss_and_gradients(vectors, options, dtype, dtype, "reference", upstream)
-    ours = loss_and_gradients(vectors, options, dtype, dtype, backend, upstream)
-    # The floor: a logit of size 1 / temperature rounds to that many units, and what hangs on it with it.
-    floor = torch.finfo(torch.float32).eps * (4 + 1 / options["temperature"])
-    for value, other, expected in zip(ours, plain, exact, strict=True):
-        assert value.dtype == other.dtype and value.shape == other.shape
-        allowed = 2 * (other.double() - expected).norm() + floor * (expected.norm() + 1e-6)
-        if value.dtype != torch.float32:
-            allowed += torch.finfo(value.dtype).tiny * math.sqrt(value.numel())
-        assert (value.double() - expected).norm() <= allowed
+def assert_as_exact_as_torch(vectors, options, dtype):
+    assert_info_nce_is_as_exact_as_torch(
+        vectors, options, dtype, "native", lambda value: (0.0, torch.finfo(value.dtype).tiny * math.sqrt(value.numel()))
+    )
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -1,14 +1,13 @@
-"""The C++ forms of sentence steps, projection, mix and table: the path taken, errors beside the reference's, opcheck.
+"""The C++ forms of steps, projection, mix and table: the path taken, errors beside the reference's, opcheck.
 
 The laws that the reference obeys (order, company, a bad gradient, powers of two, the ball) are asked of these forms
-where they are asked of it: test_sentence_step.py and test_project.py run each of them twice.
+where they are asked of it: test_sentence_step.py, test_project.py and test_token_update.py run each of them twice.
 """
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastadv_kernels import (
     eta_table_read,
@@ -20,10 +19,13 @@ from fastadv_kernels import (
     segment_norm,
     sentence_step,
     sign_step,
+    token_update,
 )
+from tests.kernels.conftest import Calls, assert_within_twice_the_references_error
 
 NORMS = ("linf", "l2", "l1")
 LENGTHS = (3, 1, 7, 2, 16, 13)
+SCALINGS = ("after", "before", "none")
 EPSILONS = [None, 0.0, 0.4, 50.0]
 SIZES = [1, 7, 16, 17, 64, 768]
 ULP = torch.finfo(torch.float32).eps
@@ -32,28 +34,14 @@ OPS = torch.ops.fastadv
 pytestmark = pytest.mark.usefixtures("native")
 
 
-class NativeCalls(TorchDispatchMode):
-    """The names of the C++ ops that were called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "fastadv":
-            self.names.append(func._schema.name.removeprefix("fastadv::"))
-        return func(*args, **(kwargs or {}))
-
-
 def check_error(result, exact, plain):
-    """Twice the float32 reference's own error, and one unit in the last place of the largest result as the floor."""
-    allowed = 2 * (plain.double() - exact).abs().max() + ULP * exact.abs().max()
-    assert (result.double() - exact).abs().max() <= allowed
+    """One unit in the last place of the largest result is the floor."""
+    assert_within_twice_the_references_error(result, exact, plain, ULP)
 
 
 def three_ways(op, function, *tensors):
     """The C++ result, the reference in float64, the reference in float32; each a tuple of tensors."""
-    with NativeCalls() as calls:
+    with Calls() as calls:
         result = function(*tensors, backend="native")
     assert calls.names == [op]
     exact = function(*(t.double() for t in tensors), backend="reference")
@@ -112,6 +100,22 @@ def test_errors_of_projection(packed, poisoned_memory, norm, epsilon, embedding_
     assert torch.equal(project(x, None, norm, offsets, backend="native"), x)
 
 
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("embedding_size", SIZES)
+def test_errors_of_token_steps(packed, poisoned_memory, norm, scaling, epsilon, embedding_size):
+    cu_seqlens, eta, grad = packed(LENGTHS, embedding_size, dtype=torch.float32, scale=0.3)
+    eta[4:11] = 0
+    grad[5] = 0
+
+    def update(eta, grad, backend):
+        return token_update(eta, grad, cu_seqlens, 0.3, epsilon, norm, scaling, backend=backend)
+
+    ((result,), (exact,), (plain,)) = three_ways("token_update", update, eta, grad)
+    check_error(result, exact, plain)
+
+
 @given(
     values=st.lists(st.sampled_from([0.0, 1.0, -1.0, 0.5, 3.0, 1e-30, 1e8, -2.5]), min_size=1, max_size=40),
     epsilon=st.sampled_from([1e-6, 0.5, 1.0, 7.0, 1e7]),
@@ -131,12 +135,11 @@ def test_neither_tiny_nor_huge_gradients_leave_float32(packed, norm, size):
     grad = grad.clamp(-2, 2) * size
     # A first token of another size: the scale is taken from it.
     grad[0] *= 1e-3
-    expected = sentence_step(delta, grad, cu_seqlens, 0.3, 0.4, norm, backend="reference")
-    result = sentence_step(delta, grad, cu_seqlens, 0.3, 0.4, norm, backend="native")
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
-    expected = sentence_step(delta * size, grad, cu_seqlens, 0.3, 0.4, norm, backend="reference")
-    result = sentence_step(delta * size, grad, cu_seqlens, 0.3, 0.4, norm, backend="native")
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+    for step, start in ((sentence_step, delta), (sentence_step, delta * size), (token_update, delta)):
+        native, reference = (
+            step(start, grad, cu_seqlens, 0.3, 0.4, norm, backend=form) for form in ("native", "reference")
+        )
+        torch.testing.assert_close(native, reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -163,6 +166,9 @@ def test_sizes_per_sentence_and_strided_inputs(packed):
             pair_step(*arguments, backend="native"), pair_step(*arguments, backend="reference"), strict=True
         ):
             torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+        arguments = (delta, grad, cu_seqlens, alpha, epsilon, norm)
+        result, expected = (token_update(*arguments, backend=form) for form in ("native", "reference"))
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
         radii = torch.linspace(0, 3, 11)
         torch.testing.assert_close(
             project(delta, radii, norm, backend="native"), project(delta, radii, norm, backend="reference")
@@ -188,6 +194,7 @@ def test_threads_do_not_change_a_bit(packed):
         return torch.cat(
             [
                 *pair_step(delta, delta, grad, cu_seqlens, 0.3, 0.2, 0.4, "l2", backend="native"),
+                token_update(delta, grad, cu_seqlens, 0.3, 0.4, "l2", backend="native"),
                 project(delta, 0.3, "l1", cu_seqlens, backend="native"),
                 mix_chains(delta, grad, 0.3, backend="native"),
                 eta_table_read(table, words, backend="native"),
@@ -208,7 +215,7 @@ def test_table_and_mix_take_the_native_path(poisoned_memory):
     strided.copy_(table)
     expected = table.clone()
     eta_table_write_mean(expected, words, eta, backend="reference")
-    with NativeCalls() as calls:
+    with Calls() as calls:
         eta_table_write_mean(table, words, eta, backend="native")
         eta_table_write_mean(strided, words, eta, backend="native")
         read = eta_table_read(table, words, backend="native")
@@ -272,3 +279,15 @@ def test_directly_called_ops_name_sizes_that_do_not_fit(packed):
         OPS.eta_table_write_mean(table, ids, torch.tensor([0, 1, 3]), starts, eta)
     with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to the number of tokens, 11"):
         OPS.project(eta.new_zeros(11, 5), torch.ones(1), "l2", torch.tensor([0, 12], dtype=torch.int32))
+    for wrong in ([0, 3, 4, 12], [0, 5, 4, 11], [1, 3, 4, 11]):
+        delta, grad, offsets = torch.zeros(11, 5), torch.ones(11, 5), torch.tensor(wrong, dtype=torch.int32)
+        with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to the number of tokens, 11"):
+            token_update(delta, grad, offsets, 0.3, 0.4, "l2", backend="native")
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("radius", [torch.tensor([0.4]), None])
+def test_opcheck_of_token_steps(packed, norm, radius):
+    arguments = op_arguments(packed)["token_update"]
+    outcome = torch.library.opcheck(OPS.token_update.default, (*arguments[:4], radius, norm, "after"))
+    assert set(outcome.values()) == {"SUCCESS"}

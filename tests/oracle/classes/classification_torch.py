@@ -12,22 +12,15 @@ import numpy as np
 import torch
 
 from fastadv.config.schema import PerturbationConfig
-from fastadv.data.packing import PackedBatch
-from fastadv.encoder.classifier.classification_head import ClassificationHead
-from fastadv.engine.step.batch_search import BatchSearch
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
-from tests.oracle import transcription
 from tests.oracle.classes.classification import NUM_CLASSES, make_classifier_parameters
 from tests.oracle.classes.classification_cases import TRANSCRIBED
-from tests.oracle.comparison import Difference, _difference, random_moves
+from tests.oracle.comparison import Difference, descended, difference, gradient_sizes
 from tests.oracle.toy_encoder import EMBEDDING_SIZE, HIDDEN_SIZE, Masks, make_parameters
-from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.toy_encoder_torch import OF_CLASSIFIER, ToyEncoder, by_sentence, gradients_of, make_head, pack
 from tests.oracle.transcription import Views
-
-OF_CLASSIFIER = {"dense_weight": "dense.weight", "dense_bias": "dense.bias", "out_weight": "out.weight"}
-OF_CLASSIFIER["out_bias"] = "out.bias"
 
 
 def parameters_of(case):
@@ -74,10 +67,9 @@ class TorchRun:
         torch.manual_seed(seed)
         parameters, o = parameters_of(case), case.options
         name, options = objective_options(case)
-        classifier = ClassificationHead(HIDDEN_SIZE, NUM_CLASSES)
+        classifier = make_head(parameters, NUM_CLASSES)
         self.objective = resolve_objective(name)(HIDDEN_SIZE, classifier, **options).double()
         self.objective.begin(RunFacts(num_rows=12, batches_per_epoch=3, total_steps=o.total_steps))
-        classifier.load_state_dict({theirs: torch.tensor(parameters[n]) for n, theirs in OF_CLASSIFIER.items()})
         if case.head == "mlp":
             names = {"weight": "head_weight", "bias": "head_bias"}
             self.objective.head[0].load_state_dict({key: torch.tensor(parameters[n]) for key, n in names.items()})
@@ -85,7 +77,10 @@ class TorchRun:
         self.encoder = ToyEncoder(parameters, case.has_dropout)
         settings = {n: getattr(o, n) for n in names}
         self.module = Step(self.encoder, self.objective, PerturbationConfig(**settings)).train()
-        self.case = case
+        self.case, self.found = case, []
+        if self.module.search is not None:
+            record = self.module.search.record
+            self.module.search.record = lambda found, batch: self.found.append(found) or record(found, batch)
 
     def named_parameters(self):
         """The module's parameters under the transcription's names."""
@@ -104,17 +99,9 @@ class TorchRun:
         return {n: state[f"average_model.{theirs}"].numpy().copy() for n, theirs in names.items()}
 
     def step(self, sentences):
-        batch = PackedBatch.from_token_lists(
-            [s.tokens for s in sentences],
-            [s.special for s in sentences],
-            [s.identity for s in sentences],
-            labels=[s.label for s in sentences],
-        )
-        found, draws = [], []
-
-        def recorded(search, perturbation, *rest):
-            found.append(perturbation)
-            return record(search, perturbation, *rest)
+        batch = pack(sentences, labels=[s.label for s in sentences])
+        found, draws = self.found, []
+        found.clear()
 
         def recorded_uniform(tensor, *args):
             draws.append(uniform(tensor, *args).clone())
@@ -124,18 +111,17 @@ class TorchRun:
             draws.append(normal(tensor, 0, 1).clone())
             return tensor.copy_(draws[-1] * std + mean)
 
-        record, uniform, normal = BatchSearch.record, torch.Tensor.uniform_, torch.Tensor.normal_
+        uniform, normal = torch.Tensor.uniform_, torch.Tensor.normal_
         self.encoder.drawn.clear()
         self.module.zero_grad()
         with (
-            patch.object(BatchSearch, "record", recorded),
             patch.object(torch.Tensor, "uniform_", recorded_uniform),
             patch.object(torch.Tensor, "normal_", recorded_normal),
         ):
             loss = self.module(batch)
         loss.backward()
         parameters = self.named_parameters()
-        gradients = {n: np.zeros(p.shape) if p.grad is None else p.grad.numpy().copy() for n, p in parameters.items()}
+        gradients = gradients_of(parameters)
         if self.case.learning_rate:
             with torch.no_grad():
                 for parameter in parameters.values():
@@ -143,7 +129,7 @@ class TorchRun:
         self.module.commit()
 
         def split(packed):
-            return [part.detach().numpy().copy() for part in packed.split(batch.lengths.tolist())]
+            return by_sentence(packed, batch)
 
         (draw,) = draws or [torch.zeros(batch.num_tokens, EMBEDDING_SIZE)]
         return TorchStep(
@@ -207,22 +193,14 @@ def compared(case, steps, transcribed=None, has_every_gradient=False):
         def loss_of(parameters, batch=batch, delta=delta, views=theirs.views):
             return numpy_side.loss(batch, delta, views, parameters)
 
-        sizes = {name: _difference(*pair) for name, pair in pairs.items()}
-        moves = random_moves(numpy_side.parameters)
-        slope = transcription.parameter_slope(loss_of, numpy_side.parameters, moves)
-        parts = np.concatenate([(grad * moves[name]).ravel() for name, grad in theirs.gradients.items()])
-        sizes["parameter slope"] = _difference(slope, parts.sum(), scale=np.abs(parts).sum())
-        if has_every_gradient or case.learning_rate:
-            gradients = transcription.parameter_gradient(loss_of, numpy_side.parameters)
-            of_each = {f"gradient of {name}": (grad, theirs.gradients[name]) for name, grad in gradients.items()}
-            sizes.update({name: _difference(*pair) for name, pair in of_each.items()})
+        sizes = {name: difference(*pair) for name, pair in pairs.items()}
+        is_every = has_every_gradient or bool(case.learning_rate)
+        sizes.update(gradient_sizes(loss_of, numpy_side.parameters, theirs.gradients, is_every))
         if case.learning_rate:
-            numpy_side.parameters = {
-                name: values - case.learning_rate * gradients[name] for name, values in numpy_side.parameters.items()
-            }
+            numpy_side.parameters = descended(loss_of, numpy_side.parameters, case.learning_rate)
         if hasattr(numpy_side, "commit"):
             numpy_side.commit()
             kept = {f"average of {name}": (numpy_side.average[name], theirs.average[name]) for name in theirs.average}
-            sizes.update({name: _difference(*pair) for name, pair in kept.items()})
+            sizes.update({name: difference(*pair) for name, pair in kept.items()})
         found += [Difference(number, name, float(size)) for name, size in sizes.items() if size]
     return found

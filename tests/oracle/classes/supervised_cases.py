@@ -18,6 +18,7 @@ from tests.oracle.classes.free_passes import (
     random_draws,
 )
 from tests.oracle.classes.rar import RAR, RarOptions, make_reconstructor_parameters
+from tests.oracle.comparison import random_moves
 from tests.oracle.sentences.cases import bare, framed
 from tests.oracle.toy_encoder import CLS, SATURATED_WORDS, make_parameters
 from tests.oracle.transcription import parameter_gradient, parameter_slope
@@ -121,11 +122,6 @@ class Outcome:
     """of the loss, along a random direction of all parameters"""
     slope_scale: float = 0.0
     """sum of the magnitudes that the slope is the sum of, where it is one"""
-
-
-def random_moves(parameters, seed=0):
-    rng = np.random.default_rng(seed)
-    return {name: rng.normal(size=values.shape) for name, values in parameters.items()}
 
 
 def outcome(side, case, batch, draws):

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from fastadv.config.schema import PerturbationConfig
-from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.step import Step
 from fastadv.objectives.base import RunFacts
 from fastadv.objectives.classes.adversarial_training import AdversarialTraining
@@ -22,10 +21,10 @@ from tests.oracle.classes.supervised_cases import (
     NUM_ROWS,
     Outcome,
     parameters_of,
-    random_moves,
 )
+from tests.oracle.comparison import random_moves
 from tests.oracle.toy_encoder import EMBEDDING_SIZE, HIDDEN_SIZE, Masks
-from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.toy_encoder_torch import ToyEncoder, by_sentence, pack
 
 
 class SupervisedRun:
@@ -82,7 +81,7 @@ class SupervisedRun:
 
     def step(self, batch):
         """One training step on `Example`s: (its outcome, the draws it made)."""
-        packed = pack(batch)
+        packed = pack([e.sentence for e in batch], labels=[e.label for e in batch], row_ids=[e.row for e in batch])
         found, uniforms, drawn_negatives = [], [], []
         uniform, draw = torch.Tensor.uniform_, MemoryBanks.draw
 
@@ -125,7 +124,7 @@ class SupervisedRun:
         """And the masks' own faults: one mask in all passes, another in the clean one."""
 
         def split(values):
-            return [part.numpy().copy() for part in values.detach().split(packed.lengths.tolist())]
+            return by_sentence(values, packed)
 
         uniform = split(uniforms[0]) if uniforms else [np.zeros((e.sentence.length, EMBEDDING_SIZE)) for e in batch]
         clean = passes = None
@@ -161,13 +160,3 @@ class SupervisedRun:
                 for name, parameter in self.named_parameters().items():
                     parameter -= self.case.learning_rate * torch.tensor(grads[name])
         return Outcome(values, parts.sum(), np.abs(parts).sum())
-
-
-def pack(batch):
-    return PackedBatch.from_token_lists(
-        [e.sentence.tokens for e in batch],
-        [e.sentence.special for e in batch],
-        [e.sentence.identity for e in batch],
-        labels=[e.label for e in batch],
-        row_ids=[e.row for e in batch],
-    )

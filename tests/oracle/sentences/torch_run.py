@@ -12,16 +12,13 @@ import numpy as np
 import torch
 
 from fastadv.config.schema import PerturbationConfig
-from fastadv.data.packing import PackedBatch
-from fastadv.engine.step.inner_loss import InnerLoss
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.sentences.rtd import ReplacedTokenDetection
-from fastadv.perturbation import Adversary
 from tests.oracle.sentences.masks import Drawn
 from tests.oracle.sentences.toy_discriminator_torch import RecordedFills, ToyDiscriminator
 from tests.oracle.toy_encoder import Masks
-from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.toy_encoder_torch import ToyEncoder, by_sentence, pack
 from tests.oracle.transcription import Found, StepResult, Views
 
 OBJECTIVE_OPTIONS = ("temperature", "multi_positive", "mask_duplicates")
@@ -40,6 +37,10 @@ class TorchStep:
     mask_faults: list
 
 
+def load_linear(linear, parameters, name):
+    linear.load_state_dict({kind: torch.tensor(parameters[f"{name}_{kind}"]) for kind in ("weight", "bias")})
+
+
 class TorchRun:
     """A `Step` with its state over several batches."""
 
@@ -56,26 +57,32 @@ class TorchRun:
         hidden_size = ToyEncoder.hidden_size
         self.objective = resolve_objective(objective.removesuffix("-rtd"))(hidden_size, head=head, **chosen).double()
         if head == "mlp":
-            linear = self.objective.head[0]
-            linear.load_state_dict(
-                {
-                    "weight": torch.tensor(parameters["head_weight"]),
-                    "bias": torch.tensor(parameters["head_bias"]),
-                }
-            )
+            load_linear(self.objective.head[0], parameters, "head")
         names = [name for name in vars(options) if name in PerturbationConfig.__dataclass_fields__]
         config = PerturbationConfig(reuse=reuse, **{name: getattr(options, name) for name in names})
         self.encoder = ToyEncoder(parameters, has_dropout)
         self.fills, detection = RecordedFills(), None
         if has_detection:
             detection = ReplacedTokenDetection(self.objective.needs.detection, self.fills, ToyDiscriminator(parameters))
-            detection.head.double().load_state_dict(
-                {
-                    "weight": torch.tensor(parameters["d_head_weight"]),
-                    "bias": torch.tensor(parameters["d_head_bias"]),
-                }
-            )
+            load_linear(detection.head.double(), parameters, "d_head")
         self.module = Step(self.encoder, self.objective, config, detection).train()
+        self.found, self.num_inner_passes = [], 0
+        if self.module.search is not None:
+            self._watch(self.module.search.adversary)
+
+    def _watch(self, adversary):
+        """Keeps what the search finds, and counts its passes: a gradient from the clean pass's own graph is none."""
+        search = adversary.search
+
+        def watched_search(x, batch, loss, *rest):
+            def counted(points):
+                self.num_inner_passes += 1
+                return loss(points)
+
+            self.found.append(search(x, batch, counted, *rest))
+            return self.found[-1]
+
+        adversary.search = watched_search
 
     @property
     def table(self):
@@ -104,39 +111,19 @@ class TorchRun:
 
     def step(self, sentences, is_committed=True):
         """Forward, backward and, where ``is_committed``, table write on a batch; parameters stay."""
-        batch = PackedBatch.from_token_lists(
-            [s.tokens for s in sentences], [s.special for s in sentences], [s.identity for s in sentences]
-        )
-        found, draws, inner_losses, inner_passes = [], [], [], []
-
-        def recorded_search(adversary, *args, **kwargs):
-            found.append(search(adversary, *args, **kwargs))
-            return found[-1]
+        batch, draws = pack(sentences), []
+        self.found.clear()
+        self.num_inner_passes = 0
 
         def recorded_uniform(tensor, *args, **kwargs):
             drawn = uniform(tensor, *args, **kwargs)
             draws.append(drawn.clone())
             return drawn
 
-        def recorded_inner_loss(*args, **kwargs):
-            inner_losses.append(inner_loss(*args, **kwargs))
-            return inner_losses[-1]
-
-        def recorded_pass(loss, points):
-            inner_passes.append(points)
-            return inner_pass(loss, points)
-
-        # A gradient from the clean pass' own graph is an inner loss without a pass.
-        inner_pass = InnerLoss.__call__
-        search, uniform, inner_loss = Adversary.search, torch.Tensor.uniform_, self.objective.inner_loss
+        uniform = torch.Tensor.uniform_
         self.encoder.drawn.clear()
         self.module.zero_grad()
-        with (
-            patch.object(Adversary, "search", recorded_search),
-            patch.object(torch.Tensor, "uniform_", recorded_uniform),
-            patch.object(self.objective, "inner_loss", recorded_inner_loss),
-            patch.object(InnerLoss, "__call__", recorded_pass),
-        ):
+        with patch.object(torch.Tensor, "uniform_", recorded_uniform):
             loss = self.module(batch)
         loss.backward()
         if is_committed:
@@ -146,15 +133,14 @@ class TorchRun:
         def split(packed):
             if packed is None:
                 packed = torch.zeros(batch.num_tokens, ToyEncoder.embedding_size)
-            return [part.numpy().copy() for part in packed.detach().split(batch.lengths.tolist())]
+            return by_sentence(packed, batch)
 
-        if found:
-            (perturbation,) = found
+        outcome = None
+        if self.found:
+            (perturbation,) = self.found
             parts = (perturbation.state.pgd, perturbation.state.fgsm, perturbation.delta, perturbation.eta)
-            first_inner_loss = float(inner_losses[0].detach()) if inner_losses else None
-            outcome = Found(*map(split, parts), first_inner_loss)
-        else:
-            outcome = None
+            losses = perturbation.trace.losses
+            outcome = Found(*map(split, parts), float(losses[0]) if losses else None)
         if not draws:
             draws.append(None)
         (draw,) = draws
@@ -164,7 +150,7 @@ class TorchRun:
             is_attacked = self.objective.needs.adversarial is not None
             drawn = Drawn.of_order(self.encoder.drawn, is_attacked)
             config = self.module.plan
-            faults = drawn.faults(len(inner_passes), config.inner_dropout == "frozen", config.reuse == "none")
+            faults = drawn.faults(self.num_inner_passes, config.inner_dropout == "frozen", config.reuse == "none")
             views = replace(
                 views,
                 clean=Masks(split(drawn.clean_embedding), split(drawn.clean)),

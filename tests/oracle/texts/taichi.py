@@ -27,9 +27,9 @@ from typing import Optional
 import numpy as np
 
 from tests.oracle import toy_encoder
+from tests.oracle.classes.classification import NUM_CLASSES, log_softmax
 from tests.oracle.toy_encoder import Masks, Sentence
 
-NUM_CLASSES = 5
 CLEAN, ADVERSARIAL = "clean", "adversarial"
 
 TERMS = {
@@ -69,11 +69,6 @@ def make_parameters(seed=5):
         own["out_bias"] = 0.3 * rng.normal(size=NUM_CLASSES)
         parameters.update({f"{network}.{name}": values for name, values in own.items()})
     return parameters
-
-
-def log_softmax(logits):
-    shift = logits.real.max()
-    return logits - shift - np.log(np.exp(logits - shift).sum())
 
 
 def divergence(p_logits, q_logits):

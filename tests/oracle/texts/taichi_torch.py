@@ -7,28 +7,23 @@ import numpy as np
 import torch
 
 from fastadv.config.schema import PerturbationConfig
-from fastadv.data.packing import PackedBatch
 from fastadv.encoder.classifier.classification_head import LinearHead
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
-from tests.oracle.texts.taichi import ADVERSARIAL, CLEAN, NUM_CLASSES, make_parameters
+from tests.oracle.classes.classification import NUM_CLASSES
+from tests.oracle.texts.taichi import ADVERSARIAL, CLEAN, make_parameters
 from tests.oracle.texts.taichi_cases import BATCHES
 from tests.oracle.toy_encoder import HIDDEN_SIZE, Masks
-from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.toy_encoder_torch import ToyEncoder, by_sentence, gradients_of, pack
 
 TEXTS = ("x", "x'")
-
-
-def pack(sentences, labels=None):
-    fields = ([getattr(sentence, name) for sentence in sentences] for name in ("tokens", "special", "identity"))
-    return PackedBatch.from_token_lists(*fields, labels=labels)
 
 
 def batch_of(rows):
     """As training data give it: where there is no attacked text, the text stands in its place."""
     attacked = pack([row.text if row.attacked is None else row.attacked for row in rows])
     is_present = torch.tensor([row.attacked is not None for row in rows])
-    batch = pack([row.text for row in rows], [row.label for row in rows])
+    batch = pack([row.text for row in rows], labels=[row.label for row in rows])
     return replace(batch, variants={"adversarial": replace(attacked, is_present=is_present)})
 
 
@@ -87,9 +82,7 @@ class TaiChiRun:
         loss = self.module(batch)
         loss.backward()
         gradients = {name: np.zeros(values.shape) for name, values in self.parameters.items()}
-        for name, parameter in self.named_parameters().items():
-            if parameter.grad is not None:
-                gradients[name] = parameter.grad.numpy().copy()
+        gradients.update(gradients_of(self.named_parameters()))
         self.module.commit()
         terms = {name: value.item() for name, value in self.module.metrics.items() if name.startswith("loss_")}
         return TaiChiStep(loss.item(), terms, gradients, self._masks(batch))
@@ -101,9 +94,7 @@ class TaiChiRun:
             drawn = iter(encoder.drawn)
             for text, texts in zip(TEXTS, (batch, batch.variants["adversarial"]), strict=True):
                 of_pass = [next(drawn, None), next(drawn, None)]
-                lengths = texts.lengths.tolist()
-                parts = [None if one is None else [m.numpy().copy() for m in one.split(lengths)] for one in of_pass]
-                masks[network, text] = Masks(*parts)
+                masks[network, text] = Masks(*(None if one is None else by_sentence(one, texts) for one in of_pass))
             assert next(drawn, None) is None
         return masks
 

@@ -25,10 +25,9 @@ from typing import Optional
 import numpy as np
 
 from tests.oracle import toy_encoder
-from tests.oracle.sentences.contrastive import log_sum_exp
-from tests.oracle.toy_encoder import EMBEDDING_SIZE, HIDDEN_SIZE, INNER_SIZE, Masks, Sentence
+from tests.oracle.classes.classification import classify, log_softmax, make_classifier_parameters
+from tests.oracle.toy_encoder import EMBEDDING_SIZE, INNER_SIZE, Masks, Sentence
 
-NUM_CLASSES = 5
 VARIANTS = ("fickle", "obstinate", "adversarial")
 
 
@@ -83,16 +82,6 @@ class Encoded:
     """(n, D) last token states"""
 
 
-def make_classifier_parameters(seed=5):
-    rng = np.random.default_rng(seed)
-    return {
-        "dense_weight": rng.normal(size=(HIDDEN_SIZE, HIDDEN_SIZE)) * 0.8,
-        "dense_bias": rng.normal(size=HIDDEN_SIZE) * 0.2,
-        "out_weight": rng.normal(size=(NUM_CLASSES, HIDDEN_SIZE)) * 1.2,
-        "out_bias": rng.normal(size=NUM_CLASSES) * 0.3,
-    }
-
-
 def make_model_parameters(seed=0):
     """Of encoder and classifier."""
     return {**toy_encoder.make_parameters(seed, head="none"), **make_classifier_parameters(seed + 5)}
@@ -100,16 +89,6 @@ def make_model_parameters(seed=0):
 
 def make_victim_parameters():
     return make_model_parameters(seed=40)
-
-
-def classify(parameters, h):
-    """Logits (C,)."""
-    hidden = np.tanh(parameters["dense_weight"] @ h + parameters["dense_bias"])
-    return parameters["out_weight"] @ hidden + parameters["out_bias"]
-
-
-def log_softmax(logits):
-    return logits - log_sum_exp(logits)
 
 
 class FineTuning:

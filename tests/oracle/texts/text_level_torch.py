@@ -6,24 +6,19 @@ Dropout masks are torch's own, recorded where the toy encoder draws them; the tr
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
 import torch
 
 from fastadv.config.schema import PerturbationConfig
-from fastadv.data.packing import PackedBatch
-from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
-from tests.oracle import transcription
-from tests.oracle.comparison import Difference, _difference, random_moves
-from tests.oracle.texts.text_level import NUM_CLASSES, Draws, make_model_parameters, make_victim_parameters
+from tests.oracle.classes.classification import NUM_CLASSES
+from tests.oracle.comparison import Difference, difference, gradient_sizes
+from tests.oracle.texts.text_level import Draws, make_model_parameters, make_victim_parameters
 from tests.oracle.texts.text_level_cases import BATCHES, TRANSCRIBED
 from tests.oracle.toy_encoder import HIDDEN_SIZE, Masks
-from tests.oracle.toy_encoder_torch import ToyEncoder
+from tests.oracle.toy_encoder_torch import OF_CLASSIFIER, ToyEncoder, by_sentence, gradients_of, make_head, pack
 
-OF_CLASSIFIER = {"dense_weight": "dense.weight", "dense_bias": "dense.bias", "out_weight": "out.weight"}
-OF_CLASSIFIER["out_bias"] = "out.bias"
 CLASS_NAMES = tuple("abcde"[:NUM_CLASSES])
 
 
@@ -42,9 +37,7 @@ def objective_options(case):
 
 
 def make_model(parameters, has_dropout):
-    encoder, head = ToyEncoder(parameters, has_dropout), ClassificationHead(HIDDEN_SIZE, NUM_CLASSES).double()
-    head.load_state_dict({theirs: torch.tensor(parameters[name]) for name, theirs in OF_CLASSIFIER.items()})
-    return encoder, head
+    return ToyEncoder(parameters, has_dropout), make_head(parameters, NUM_CLASSES)
 
 
 def toy_victim(batch):
@@ -54,10 +47,6 @@ def toy_victim(batch):
         return head(encoder.encode(encoder.embed(batch), batch)).softmax(1)
 
 
-def pack(sentences, labels=None):
-    return PackedBatch.from_token_lists([s.tokens for s in sentences], [s.special for s in sentences], labels=labels)
-
-
 def batch_of(examples, names):
     """A batch with its variants, as a run's data bring them: the sentence itself in a missing text's place."""
     variants = {}
@@ -65,7 +54,7 @@ def batch_of(examples, names):
         texts = [getattr(example, name) for example in examples]
         filled = pack([example.sentence if text is None else text for example, text in zip(examples, texts)])
         variants[name] = replace(filled, is_present=torch.tensor([text is not None for text in texts]))
-    whole = pack([example.sentence for example in examples], [example.label for example in examples])
+    whole = pack([example.sentence for example in examples], labels=[example.label for example in examples])
     return replace(whole, variants=variants)
 
 
@@ -104,11 +93,9 @@ class TorchRun:
         loss = self.module(batch)
         loss.backward()
         self.module.commit()
-        gradients = {
-            name: np.zeros(p.shape) if p.grad is None else p.grad.numpy().copy()
-            for name, p in self.named_parameters().items()
-        }
-        return TorchStep(float(loss.detach()), gradients, self._draws(batch), len(self.encoder.drawn))
+        return TorchStep(
+            float(loss.detach()), gradients_of(self.named_parameters()), self._draws(batch), len(self.encoder.drawn)
+        )
 
     def _draws(self, batch):
         """By the order in which the step draws masks: of the clean pass, then of each variant's."""
@@ -117,7 +104,7 @@ class TorchRun:
         drawn, found = iter(self.encoder.drawn), {}
 
         def split(texts):
-            return [part.detach().numpy().copy() for part in next(drawn).split(texts.lengths.tolist())]
+            return by_sentence(next(drawn), texts)
 
         if self.objective.needs.clean:
             found["clean"] = Masks(split(batch), split(batch))
@@ -149,18 +136,12 @@ def compared(case, steps, transcribed=None, has_every_gradient=False):
     """As `differences`, for steps of the torch side that were taken elsewhere."""
     kind = TRANSCRIBED[case.system] if transcribed is None else transcribed
     side, found = kind(case.options, make_model_parameters(), make_victim_parameters()), []
-    moves = random_moves(side.parameters)
     for number, (batch, theirs) in enumerate(zip(BATCHES, steps, strict=True), start=1):
-        sizes = {"loss": _difference(side.loss(batch, theirs.draws), theirs.loss)}
+        sizes = {"loss": difference(side.loss(batch, theirs.draws), theirs.loss)}
 
         def loss_of(parameters, batch=batch, theirs=theirs):
             return side.loss(batch, theirs.draws, parameters)
 
-        slope = transcription.parameter_slope(loss_of, side.parameters, moves)
-        parts = np.concatenate([(grad * moves[name]).ravel() for name, grad in theirs.gradients.items()])
-        sizes["parameter slope"] = _difference(slope, parts.sum(), scale=np.abs(parts).sum())
-        if has_every_gradient:
-            for name, gradient in transcription.parameter_gradient(loss_of, side.parameters).items():
-                sizes[f"gradient of {name}"] = _difference(gradient, theirs.gradients[name])
+        sizes.update(gradient_sizes(loss_of, side.parameters, theirs.gradients, has_every_gradient))
         found += [Difference(number, name, float(size)) for name, size in sizes.items() if size]
     return found
