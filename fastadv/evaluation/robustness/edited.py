@@ -37,6 +37,11 @@ class Variant(NamedTuple):
             return f"{100 * self.share:g} %"
         return "one word" if self.is_kept and ":" not in self.edit else "one change"
 
+    @property
+    def label(self) -> str:
+        """The edit and its strength."""
+        return f"{self.edit}, {self.words}{'' if self.share is None else ' of words'}"
+
 
 UNCHANGED = Variant("unchanged", 0.0)
 """the sentence itself, beside which copies are seen"""

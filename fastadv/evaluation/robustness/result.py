@@ -237,7 +237,7 @@ def robustness_rows(
 
 def _by_label(measured: Measured, metrics: Sequence[str]) -> dict[str, np.ndarray]:
     values = {
-        f"{QUANTITIES[metric][0]}, {variant.edit}, {variant.words}": of_variant[metric]
+        f"{QUANTITIES[metric][0]}, {variant.label}": of_variant[metric]
         for metric in metrics
         for variant, of_variant in measured.movement.items()
         if variant.is_kept and variant != UNCHANGED

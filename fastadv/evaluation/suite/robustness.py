@@ -76,14 +76,13 @@ class RobustnessPart(Part):
         for variant, of_variant in values.movement.items():
             if variant == UNCHANGED or not variant.is_named or not np.isfinite(of_variant["cosine"]).any():
                 continue
-            words = f"{variant.edit}, {variant.words}"
             better = "higher" if variant.is_kept else None
-            quantity = Quantity(self.name, source, f"cosine, {words}", None, "", better, FEATURES)
+            quantity = Quantity(self.name, source, f"cosine, {variant.label}", None, "", better, FEATURES)
             cosines = of_variant["cosine"]
             num = int(np.isfinite(cosines).sum())
             yield Measured(quantity, model, float(np.nanmean(cosines)), num=num, rows=cosines)
             if variant.is_kept:
-                quantity = Quantity(self.name, source, f"retrieval@1, {words}", None, "%", task=FEATURES)
+                quantity = Quantity(self.name, source, f"retrieval@1, {variant.label}", None, "%", task=FEATURES)
                 yield share_measured(quantity, model, 100.0 * of_variant["retrieval"])
         for (edit, flip), is_nearer in values.choice.items():
             if np.isfinite(is_nearer).any():

@@ -203,9 +203,9 @@ def test_rows_for_the_table_before_and_after():
     rows = robustness_rows(before, after, metrics=("retrieval", "cosine"), seed=1)
     assert [row["label"] for row in rows] == [
         "retrieval@1, typos, one word",
-        "retrieval@1, typos, 50 %",
+        "retrieval@1, typos, 50 % of words",
         "cosine to the sentence, typos, one word",
-        "cosine to the sentence, typos, 50 %",
+        "cosine to the sentence, typos, 50 % of words",
         "typos nearer than negation",
     ]
     values = {"before": before.movement[TYPOS]["cosine"], "after": after.movement[TYPOS]["cosine"]}

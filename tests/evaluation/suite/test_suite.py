@@ -136,7 +136,7 @@ def test_robustness_is_that_of_its_file(whole, folder):
     for model, name in NAMES.items():
         of_model = {"part": "robustness", "model": str(folder / model)}
         rows = {(row["edit"], row["share"]): row for row in record["rows"] if row["model"] == name}
-        for key, words in {("typos", None): "typos, one word", ("synonyms", 0.3): "synonyms, 30 %"}.items():
+        for key, words in {("typos", None): "typos, one word", ("synonyms", 0.3): "synonyms, 30 % of words"}.items():
             found = [
                 number_of(evaluation, metric=f"{metric}, {words}", **of_model) for metric in ("cosine", "retrieval@1")
             ]
