@@ -27,7 +27,6 @@ def refuse(server):
         assert ended.status == 2 and len(ended.err.splitlines()) == 1 and len(ended.said) == 1, ended
         assert len(ended.said[0]) < 2000
         assert 0 < ended.allocated_mib < ALLOCATED_MIB, ended.allocated_mib
-        print("MIB", arguments, ended.allocated_mib)
         return ended.said[0]
 
     return run

@@ -22,7 +22,6 @@ def train_on(server, write_config, tmp_path):
         ended = server.run(["--config", config, *arguments], plants=plants, counts_memory=True)
         assert "Traceback" not in ended.err, ended.err
         assert 0 < ended.allocated_mib < ALLOCATED_MIB, ended.allocated_mib
-        print("MIB", path, ended.allocated_mib)
         return ended
 
     return run
