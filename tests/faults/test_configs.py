@@ -14,8 +14,9 @@ from fastadv.config.values import MISFIT, conform
 from fastadv.errors import UserError
 from fastadv.launch.load import load_config
 
-# The largest config here has 10 MB.
-ALLOCATED_MIB = 100
+ALLOCATED_MIB = 60
+LIMIT_MIB = 1000
+"""of all memory, torch's own too, beside what a run shares with its parent"""
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def refuse(server):
     """``refuse(argument, ...)`` asserts one line and status 2, and returns the line."""
 
     def run(*arguments):
-        ended = server.run(arguments, counts_memory=True)
+        ended = server.run(arguments, limits={"AS": LIMIT_MIB << 20}, counts_memory=True)
         assert ended.status == 2 and len(ended.err.splitlines()) == 1 and len(ended.said) == 1, ended
         assert len(ended.said[0]) < 2000
         assert 0 < ended.allocated_mib < ALLOCATED_MIB, ended.allocated_mib
