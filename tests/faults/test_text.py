@@ -190,10 +190,10 @@ def test_one_sentence(train_on, tmp_path):
     assert_refused(ended, "cut.txt holds 2 sentences, all equal after truncation to 3 tokens")
 
 
-def test_a_sentence_a_million_times(train_on, tmp_path):
+def test_a_sentence_a_hundred_thousand_times(train_on, tmp_path):
     """Equal sentences are no negatives of each other: there is nothing to learn, unless there is another one."""
-    path = write(tmp_path / "same.txt", "a film\n" * 1_000_000)
-    assert_refused(train_on(path), "same.txt holds 1,000,000 sentences, all equal")
+    path = write(tmp_path / "same.txt", "a film\n" * 100_000)
+    assert_refused(train_on(path), "same.txt holds 100,000 sentences, all equal")
     path.write_text("a film\n" * 10_000 + "never\n")
     assert_trained(train_on(path), 10_001)
 
