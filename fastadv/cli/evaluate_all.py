@@ -3,7 +3,6 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import List
 
 from fastadv.cli.flags import add_flags, changed_flag, given, read_settings
 from fastadv.cli.parts import add_command, check_out_folder
@@ -34,6 +33,7 @@ def add_evaluate_all(kinds) -> None:
 
 
 def _all(arguments: argparse.Namespace) -> int:
+    from fastadv.evaluation.suite.model_card import check_cards
     from fastadv.evaluation.suite.report import FILES, short_table
     from fastadv.evaluation.suite.suite import Suite
     from fastadv.evaluation.vectors.vector_cache import checked_cache_folder
@@ -42,7 +42,8 @@ def _all(arguments: argparse.Namespace) -> int:
     out = check_out_folder(options.out)
     parts, named = choose_parts(_options(arguments, options, out))
     suite = Suite(list(options.models), parts, out, options.seed, options.pooling, options.max_length, named)
-    wrong_cards = _wrong_cards(suite) if options.write_cards else []
+    models = [model for system in suite.systems for model in system.models]
+    wrong_cards = check_cards(models) if options.write_cards else []
     if arguments.dry_run:
         lines, is_missing = suite.plan()
         lines += [f"card: n/a: {why}" for why in wrong_cards]
@@ -60,12 +61,6 @@ def _all(arguments: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(f"fastadv: {line}", file=sys.stderr, flush=True)
-
-
-def _wrong_cards(suite) -> List[str]:
-    from fastadv.evaluation.suite.model_card import check_cards
-
-    return check_cards([model for system in suite.systems for model in system.models])
 
 
 def _write_cards(evaluation: dict) -> bool:

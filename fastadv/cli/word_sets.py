@@ -21,7 +21,7 @@ def add_word_sets(commands) -> None:
 
 def _word_sets(arguments: argparse.Namespace) -> None:
     from fastadv.evaluation.resources.attack_data import attack_data_folder
-    from fastadv.evaluation.resources.word_sets_build import read_plain_sets
+    from fastadv.evaluation.resources.word_sets_build import make_word_sets, read_plain_sets
     from fastadv.evaluation.resources.wordnet import open_wordnet
 
     files, settings = read_settings(arguments, WordSetFiles), read_settings(arguments, WordSetSettings)
@@ -39,8 +39,6 @@ def _word_sets(arguments: argparse.Namespace) -> None:
         fitted = " counter-fitted to WordNet" if files.counter_fit else ""
         print(f"would make word sets of {files.vectors}{fitted} into {out}")
         return
-    from fastadv.evaluation.resources.word_sets_run import make_word_sets
-
     for line in make_word_sets(
         files.vectors, out, wordnet, settings, files.counter_fit, vectors_out, compared, sys.stderr.isatty()
     ):

@@ -40,7 +40,7 @@ _NUM_MARKERS = 8
 # Colours that no chart uses by accident; each becomes a CSS variable of the page, which knows light from dark.
 _THEMED = Palette(ink="#010203", muted="#010204", grid="#010205", before="#010206", after="#010207")
 _THEMED_SERIES = tuple(f"#01030{i}" for i in range(len(COLOURS)))
-_VARIABLES = {**{colour: field for field, colour in vars(_THEMED).items()}}
+_VARIABLES = {colour: field for field, colour in vars(_THEMED).items()}
 _VARIABLES |= {colour: f"series-{i}" for i, colour in enumerate(_THEMED_SERIES)}
 
 _WIDE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR")
@@ -108,10 +108,8 @@ def described(chart: Chart) -> str:
     parts = [f"{chart.title}. {chart.y_label} against {chart.x_label}."]
     for one in chart.series:
         if one.points and not one.is_faint:
-            first, last = one.points[0].y.value, one.points[-1].y.value
-            parts.append(
-                f"{one.name}: from {first:.4g} to {last:.4g}." if len(one.points) > 1 else f"{one.name}: {first:.4g}."
-            )
+            ends = [f"{point.y.value:.4g}" for point in (one.points[0], one.points[-1])]
+            parts.append(f"{one.name}: from {' to '.join(ends)}." if len(one.points) > 1 else f"{one.name}: {ends[0]}.")
     return visible(" ".join(parts))
 
 
@@ -146,11 +144,8 @@ def _figure(chart: Chart, palette: Palette, colours: Sequence[str]) -> Figure:
     _set_ranges(axes, chart)
     if num_lines:
         handles, labels = axes.get_legend_handles_labels()
-        legend = figure.legend(
-            handles, labels, loc="outside lower left", ncols=num_columns, frameon=False, fontsize=9, handlelength=2.6
-        )
-        for text in legend.get_texts():
-            text.set_color(palette.ink)
+        how = {"frameon": False, "fontsize": 9, "handlelength": 2.6, "labelcolor": palette.ink}
+        figure.legend(handles, labels, loc="outside lower left", ncols=num_columns, **how)
     return figure
 
 
@@ -166,10 +161,8 @@ def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequen
     look = _look(one, colours)
     banded = [point for point in one.points if point.y.low is not None and point.y.high is not None]
     if banded:
-        lows, highs = [point.y.low for point in banded], [point.y.high for point in banded]
-        axes.fill_between(
-            [point.x.value for point in banded], lows, highs, color=look["color"], alpha=0.13, linewidth=0
-        )
+        at, lows, highs = zip(*((point.x.value, point.y.low, point.y.high) for point in banded))
+        axes.fill_between(at, lows, highs, color=look["color"], alpha=0.13, linewidth=0)
     if one.is_faint:
         axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.4, label=label, gid=f"series-{number}")
         return
@@ -184,15 +177,11 @@ def _draw_line(axes: Axes, one: Series, number: int, label: str, colours: Sequen
 def _draw_points(axes: Axes, one: Series, number: int, label: str, colours: Sequence[str]) -> None:
     x, y = _values(one)
     look = _look(one, colours)
-    for xerr, yerr in (
-        ([_arms(point.x) for point in one.points], None),
-        (None, [_arms(point.y) for point in one.points]),
-    ):
-        arms = xerr or yerr
-        if arms and any(map(any, arms)):
-            arms = list(zip(*arms))
-            kept = {"xerr": arms} if xerr else {"yerr": arms}
-            axes.errorbar(x, y, linestyle="none", color=look["color"], elinewidth=1.1, capsize=2.5, **kept)
+    for axis in ("x", "y"):
+        arms = [_arms(getattr(point, axis)) for point in one.points]
+        if any(map(any, arms)):
+            bars = {f"{axis}err": list(zip(*arms)), "elinewidth": 1.1, "capsize": 2.5}
+            axes.errorbar(x, y, linestyle="none", color=look["color"], **bars)
     axes.plot(x, y, linestyle="none", label=label, gid=f"series-{number}", markersize=6.5, clip_on=False, **look)
 
 
@@ -205,14 +194,8 @@ def _join(axes: Axes, chart: Chart, palette: Palette) -> None:
     for number, (label, points) in enumerate(found.items()):
         points.sort()
         axes.plot(*zip(*points), color=palette.muted, linewidth=0.8, alpha=0.7, zorder=1)
-        axes.annotate(
-            drawn_names([label])[0],
-            points[0],
-            xytext=(6, (5, -12)[number % 2]),
-            textcoords="offset points",
-            fontsize=8,
-            color=palette.muted,
-        )
+        place = {"xytext": (6, (5, -12)[number % 2]), "textcoords": "offset points"}
+        axes.annotate(drawn_names([label])[0], points[0], **place, fontsize=8, color=palette.muted)
 
 
 def _set_ranges(axes: Axes, chart: Chart) -> None:

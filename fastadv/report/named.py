@@ -91,7 +91,7 @@ def system_names(sources: Sequence[Source], records: Sequence[Found], looks: Loo
         for own, (name, system) in _names_of_record(sources, one).items():
             at = (one.source, one.place, own)
             called[at], drawn[at] = name, system
-            met.setdefault((_subject(one.record), name), set()).add((one.source, one.place))
+            met.setdefault((one.record.subject, name), set()).add((one.source, one.place))
             if system and isinstance(one.record, TextAttack):
                 # Its points and rows have the attack's name beside them.
                 told_apart.add(at)
@@ -153,20 +153,11 @@ def _run_of(sources: Sequence[Source], folder: str) -> Optional[str]:
     return at[0] if len(at) == 1 else None
 
 
-def _subject(record: object) -> object:
-    """Equal for records whose models of one name would be two points of one thing."""
-    if isinstance(record, EmbeddingAttack):
-        return record.group
-    return record.attack if isinstance(record, TextAttack) else (record.data, record.positives)
-
-
 def _given(record: object) -> Dict[str, Model]:
     """Name of a model in its record -> the model."""
     if isinstance(record, EmbeddingAttack):
         return {name: record.given[name] for name in record.models}
-    if isinstance(record, TextAttack):
-        return {model.name: model.given for model in record.models}
-    return {model.name: Model(model.name) for model in record.models}
+    return {model.name: getattr(model, "given", Model(model.name)) for model in record.models}
 
 
 def _controls(record: object) -> Dict[str, Tuple[str, str]]:

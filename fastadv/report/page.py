@@ -11,7 +11,7 @@ from fastadv.pages.table import Table
 from fastadv.pages.words import bullets
 from fastadv.report.content import Content
 from fastadv.report.sections.before_after_section import definitions
-from fastadv.report.sections.section import Part, Section
+from fastadv.report.sections.section import Section
 
 _END_OF_TITLE = ": report"
 _LONGEST_HEAD = 8192
@@ -63,12 +63,9 @@ def _section(section: Section, number: int) -> str:
         if charts:
             parts.append(f'<div class="charts">{"".join(charts)}</div>\n')
             charts = []
-        parts.append("" if part is None else _html(part))
+        if part is not None:
+            parts.append(part.html() if isinstance(part, Table) else part.text)
     return "".join(parts)
-
-
-def _html(part: Part) -> str:
-    return part.html() if isinstance(part, Table) else part.text
 
 
 def _figure(chart: Chart) -> str:

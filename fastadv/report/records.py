@@ -52,6 +52,11 @@ class EmbeddingAttack:
     given: Dict[str, Model]
     """name -> the model"""
 
+    @property
+    def subject(self) -> object:
+        """Equal for records, of every kind, whose models of one name would be two points of one thing."""
+        return self.group
+
 
 @dataclass(frozen=True)
 class TextAttackOfModel:
@@ -62,11 +67,9 @@ class TextAttackOfModel:
     control_of: Optional[Tuple[str, str]]
     """of a control the names of the baseline that it is, and of the model that it is set against"""
     counts: Dict[str, int]
-    shares: Dict[str, Estimate]
-    """accuracy, robust_accuracy, and success by the name of the cap"""
+    rates: Dict[str, Estimate]
+    """accuracy, robust_accuracy, and success by the name of the cap, of 1; the means of queries and words_changed"""
     accuracy_drop: Optional[float]
-    queries: Estimate
-    words_changed: Estimate
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,11 @@ class TextAttack:
     models: List[TextAttackOfModel]
     findings: List[dict]
     """what `fastadv.evaluation.text_report.findings.sentence` puts into words"""
-    findings_at_caps: List[dict]
-    """the same where a success that changed more than the cap counts as none"""
     rows: Dict[str, List[TextAttackRow]] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> object:
+        return self.attack
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,10 @@ class Geometry:
     def group(self) -> tuple:
         """Equal for geometries whose numbers compare."""
         return self.data, self.positives, self.num_sentences
+
+    @property
+    def subject(self) -> object:
+        return self.data, self.positives
 
 
 @dataclass(frozen=True)
@@ -183,20 +192,19 @@ def read_text_attack(found: dict) -> TextAttack:
     models = []
     for model in found["models"]:
         rates = model["rates"]
-        shares = {name: _estimate(rates[name]) for name in ("accuracy", "robust_accuracy")}
-        shares |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
+        named = ("accuracy", "robust_accuracy", "queries", "words_changed")
+        estimates = {name: _estimate(rates[name]) for name in named}
+        estimates |= {cap.name: _estimate(rates["success"][cap.name]) for cap in CAPS}
         counts = {name: _count(rates[f"num_{name}"]) for name in ("texts", "attacked", "skipped", "error")}
-        drop = rates["accuracy_drop"]
+        drop, control = rates["accuracy_drop"], model.get("control")
         models.append(
             TextAttackOfModel(
                 name=_text(model["name"]),
                 given=_model(model, model.get("model") or model["name"]),
-                control_of=_control_of(model.get("control")),
+                control_of=(_text(control["baseline"]), _text(control["robust"])) if control else None,
                 counts=counts,
-                shares=shares,
+                rates=estimates,
                 accuracy_drop=None if drop is None else _finite(drop),
-                queries=_estimate(rates["queries"]),
-                words_changed=_estimate(rates["words_changed"]),
             )
         )
     title = recipe_name(found["protocol"]) or found["protocol"].get("title") or "attack"
@@ -204,12 +212,7 @@ def read_text_attack(found: dict) -> TextAttack:
     for finding in findings:
         # What is wrong with one shows here, where the file is known.
         sentence(finding)
-    any_cap, caps = ([f for f in findings if (f["cap"] == "any") is i] for i in (True, False))
-    return TextAttack(_text(title), models, any_cap, caps)
-
-
-def _control_of(control: Optional[dict]) -> Optional[Tuple[str, str]]:
-    return (_text(control["baseline"]), _text(control["robust"])) if control else None
+    return TextAttack(_text(title), models, findings)
 
 
 def read_geometry(found: dict) -> Geometry:

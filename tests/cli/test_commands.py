@@ -15,6 +15,8 @@ import fastadv
 from fastadv.cli.main import main
 from fastadv.encoder import Encoder
 from fastadv.report import write
+from tests.evaluation.attacked import run
+from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,16 +34,9 @@ def write_sick(folder, num_pairs=6):
     return folder
 
 
-def run(arguments, capsys):
-    status = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
 def refusal(arguments, capsys):
-    status, out, err = run(arguments, capsys)
-    assert status == 2 and not out
-    assert len(err.splitlines()) == 1 and err.startswith("fastadv: "), err
+    out, err = run(arguments, capsys, status=2)
+    assert not out and len(err.splitlines()) == 1 and err.startswith("fastadv: "), err
     return err
 
 
@@ -106,6 +101,30 @@ def test_python_m_fastadv_is_the_same_program():
             ["evaluate", "sts", "--model", "m", "--data", ".", "--out", "no/where.json"],
             ["no/where.json", "folder"],
         ),
+        (["evaluate", "transfer", "--data", "."], ["--model"]),
+        (["evaluate", "transfer", "--model", "m"], ["--data"]),
+        (["evaluate", "transfer", "--model", "m", "--data", "no/where"], ["no/where", "SentEval"]),
+        (["evaluate", "transfer", "--model", "m", "--data", ".", "--sets", "SST2"], ["SST2", "SST-2", "TREC"]),
+        (["evaluate", "transfer", "--model", "m", "--data", ".", "--sets", "MR", "MR"], ["MR, MR", "once"]),
+        (["evaluate", "transfer", "--model", "m", "--data", ".", "--seed", "-1"], ["seed", "'-1'"]),
+        (["evaluate", "transfer", "--model", "m", "--data", ".", "--seed", "4294967296"], ["seed", "4294967295"]),
+        (["evaluate", "transfer", "--model", "m", "--data", ".", "--out", "scores.csv"], ["scores.csv", ".json"]),
+        (["evaluate", "transfer", "--model", "no/such/model", "--data", "."], ["no/such/model"]),
+        (["evaluate", "transfer", "--model", "TINY", "--data", ".", "--max_length", "65"], ["65", "64"]),
+        (
+            ["evaluate", "transfer", "--model", "TINY", "--data", ".", "--max_length", "32", "--cache_dir", "file"],
+            ["file"],
+        ),
+        (["evaluate", "geometry", "--data", "."], ["--model"]),
+        (["evaluate", "geometry", "--model", "m", "--model", "m", "--data", "."], ["m is given twice"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "no/where.txt"], ["no/where.txt"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "few.txt", "--num_sentences", "15"], ["'15'", "16"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "few.txt", "--seed", "4294967296"], ["seed", "4294967295"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "few.txt", "--out", "file"], ["file", "folder"]),
+        (["evaluate", "geometry", "--model", "no/such/model", "--data", "few.txt"], ["no/such/model"]),
+        (["evaluate", "geometry", "--model", "TINY", "--data", "few.txt", "--max_length", "9"], ["2 sentences", "16"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "sts", "--split", "validation"], ["validation", "dev"]),
+        (["evaluate", "geometry", "--model", "m", "--data", "sts", "--split", "dev"], ["STS-B dev", "not there"]),
         (["report", "no/where"], ["no/where", "folder"]),
         (["train", "--train.max_step", "3"], ["train.max_step = 3", "train.max_steps"]),
         (["train", "--dry-run"], ["--dry-run", "nearest is --dry_run"]),
@@ -115,15 +134,18 @@ def test_python_m_fastadv_is_the_same_program():
         (["train", "--config", "no/where.yaml"], ["no/where.yaml", "No such file"]),
     ],
 )
-def test_a_mistake_is_one_line(arguments, expected, capsys, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line(arguments, expected, capsys, tmp_path, tiny_bert_dir, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = refusal(arguments, capsys)
+    (tmp_path / "file").touch()
+    (tmp_path / "few.txt").write_text("never\nthe film\n")
+    write_sts_benchmark(tmp_path / "sts", num_pairs=30)
+    line = refusal([str(tiny_bert_dir) if argument == "TINY" else argument for argument in arguments], capsys)
     assert all(words in line for words in expected), line
 
 
 def test_only_the_first_rank_speaks(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert run(["report", "no/where"], capsys) == (2, "", "")
+    assert run(["report", "no/where"], capsys, status=2) == ("", "")
 
 
 def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
@@ -143,10 +165,10 @@ def test_encode_writes_the_vectors_of_the_encoder(tiny_bert_dir, tmp_path, capsy
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     arguments = ["encode", "--model", tiny_bert_dir, "--pooling", "mean", "--max_length", "16"]
     arguments += ["--input", tmp_path / "texts.txt", "--output", tmp_path / "vectors.npy"]
-    status, out, _ = run([*arguments, "--dry_run"], capsys)
-    assert status == 0 and "would encode" in out and not (tmp_path / "vectors.npy").exists()
-    status, out, _ = run(arguments, capsys)
-    assert status == 0 and "3 vectors of 32" in out
+    out, _ = run([*arguments, "--dry_run"], capsys)
+    assert "would encode" in out and not (tmp_path / "vectors.npy").exists()
+    out, _ = run(arguments, capsys)
+    assert "3 vectors of 32" in out
     encoder = fastadv.Encoder.from_pretrained(str(tiny_bert_dir), pooling="mean", max_length=16)
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), encoder.encode_texts(texts))
 
@@ -162,30 +184,88 @@ def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, caps
     data = write_sick(tmp_path / "senteval")
     arguments = ["evaluate", "sts", "--model", tiny_bert_dir, "--data", data, "--sets", "SICK-R", "--max_length", "32"]
     arguments += ["--out", tmp_path / "scores.json", "--cache_dir", tmp_path / "cache"]
-    status, out, _ = run([*arguments, "--dry_run"], capsys)
-    assert status == 0 and "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
-    status, out, _ = run(arguments, capsys)
+    out, _ = run([*arguments, "--dry_run"], capsys)
+    assert "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
+    out, _ = run(arguments, capsys)
     scores = json.loads((tmp_path / "scores.json").read_text())
-    assert status == 0 and set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
+    assert set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
     assert f"{scores['SICK-R']:.2f}" in out
 
     def encode_texts(*arguments, **options):
         raise AssertionError("a second run reads what the first has kept")
 
     monkeypatch.setattr(Encoder, "encode_texts", encode_texts)
-    assert run(arguments, capsys)[1] == out
+    assert run(arguments, capsys).out == out
+
+
+@pytest.fixture
+def transfer(tiny_bert_dir, tmp_path, capsys):
+    """``transfer(*arguments)`` runs it on two sets of made-up text and returns stdout and stderr."""
+    data = write_sets(tmp_path / "senteval", ["SST-2", "TREC"], num_rows=12)
+    (data / "TREC" / "TREC_10.label").unlink()
+
+    def run_it(*arguments, status=0):
+        options = ["--model", tiny_bert_dir, "--data", data, "--max_length", 32, "--cache_dir", tmp_path / "cache"]
+        return run(["evaluate", "transfer", *options, *arguments], capsys, status)
+
+    return run_it
+
+
+def test_transfer_prints_and_writes_the_scores(transfer, tmp_path):
+    arguments = ["--sets", "SST-2", "--out", tmp_path / "scores.json"]
+    out, _ = transfer(*arguments, "--dry_run")
+    assert "SST-2 (train 24, dev 24, test 24)" in out and "scores.json" in out
+    assert not (tmp_path / "scores.json").exists() and not (tmp_path / "cache").exists()
+    out, _ = transfer(*arguments)
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert f"{scores['SST-2']:.2f}" in out and "cls pooling, cut to 32 tokens" in out
+    details = scores["details"]
+    assert details["seed"] == 1111 and details["pooling"] == "cls" and details["sets"]["SST-2"]["num_rows"] == 24
+    assert transfer(*arguments).out == out
+    assert json.loads((tmp_path / "scores.json").read_text())["details"]["sets"]["SST-2"]["is_kept"]
+
+
+def test_a_set_that_is_not_there_is_said_and_the_rest_still_scored(transfer, tmp_path):
+    for arguments in (["--dry_run"], ["--out", tmp_path / "scores.json"]):
+        out, err = transfer("--sets", "TREC", "SST-2", *arguments, status=1)
+        lines = [line for line in err.splitlines() if "warning" not in line]
+        assert len(lines) == 1 and lines[0].startswith("fastadv: TREC n/a: ") and "TREC_10.label is not there" in err
+    cells = dict(zip(*(line.split() for line in out.splitlines()[1:])))
+    assert cells["TREC"] == "n/a" and 0 <= float(cells["SST-2"]) <= 100
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["TREC"] is None and scores["SST-2"] == pytest.approx(float(cells["SST-2"]), abs=0.006)
+
+
+def test_geometry_prints_and_writes_what_it_measured(tiny_bert_dir, tmp_path, capsys):
+    data = write_sts_benchmark(tmp_path / "senteval")
+    (tmp_path / "second").symlink_to(tiny_bert_dir)
+    arguments = ["evaluate", "geometry", "--model", tiny_bert_dir, "--model", tmp_path / "second", "--data", data]
+    arguments += ["--max_length", 32, "--out", tmp_path / "out" / "here", "--num_sentences", 40]
+    out, _ = run([*arguments, "--dry_run"], capsys)
+    assert "40 of" in out and "20 pairs scored above 4" in out and "second" in out
+    assert not (tmp_path / "out").exists()
+    out, _ = run(arguments, capsys)
+    assert str(tmp_path / "out" / "here") in out and out.count("less the first") == 1
+    assert sorted(path.name for path in (tmp_path / "out" / "here").iterdir()) == [
+        "geometry.csv",
+        "geometry.json",
+        "geometry.png",
+    ]
+    record = json.loads((tmp_path / "out" / "here" / "geometry.json").read_text())
+    assert record["num_sentences"] == 40 and len(record["models"]) == 2
+    assert record["models"][1]["quantities"]["uniformity"]["difference"] == 0
 
 
 def test_report_says_what_it_would_write(tmp_path, capsys):
     for name in ("config.yaml", "metrics.jsonl"):
         (tmp_path / name).touch()
-    status, out, _ = run(["report", tmp_path, "--dry_run"], capsys)
-    assert status == 0 and str(tmp_path / "report.html") in out and not (tmp_path / "report.html").exists()
+    out, _ = run(["report", tmp_path, "--dry_run"], capsys)
+    assert str(tmp_path / "report.html") in out and not (tmp_path / "report.html").exists()
 
 
 def test_train_prints_the_configuration_that_it_would_run(tmp_path, capsys):
-    status, out, _ = run(["train", "--train.max_steps", "7", "--print_config"], capsys)
-    assert status == 0 and "max_steps: 7" in out
+    out, _ = run(["train", "--train.max_steps", "7", "--print_config"], capsys)
+    assert "max_steps: 7" in out
     (tmp_path / "printed.yaml").write_text(out)
     overrides = ["--train.max_steps=7"]
     assert fastadv.load_config(str(tmp_path / "printed.yaml")) == fastadv.load_config(overrides=overrides)
@@ -203,15 +283,14 @@ def test_train_dry_run_prints_a_plan_and_leaves_nothing(tiny_bert_dir, tmp_path,
         "out",
         "--dry_run",
     ]
-    status, out, err = run(arguments, capsys)
-    assert status == 0 and not err
+    out, err = run(arguments, capsys)
+    assert not err
     assert "texts.txt" in out and str(tiny_bert_dir) in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
 
 
 def test_train_help_lists_every_key_by_stage(capsys):
-    status, out, _ = run(["train", "--help"], capsys)
-    assert status == 0
+    out, _ = run(["train", "--help"], capsys)
     config = fastadv.Config()
     for section in fields(config):
         value = getattr(config, section.name)

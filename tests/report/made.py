@@ -1,6 +1,10 @@
 """Folders that a report is made of: small, written by the product's own writers where they need no model."""
 
 import json
+import shutil
+import tempfile
+from functools import wraps
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +26,22 @@ from tests.evaluation.attacked_rows import LABELS, drawn_rows
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0)
 
+_MADE = tempfile.TemporaryDirectory()
+
+
+def made_once(make):
+    """``make`` with its folder first: equal arguments are made once, and every call has a copy of its own."""
+    known = {}
+
+    @wraps(make)
+    def copied(folder, *arguments, **options):
+        key = repr((arguments, options))
+        if key not in known:
+            known[key] = make(Path(_MADE.name) / f"{make.__name__}-{len(known)}", *arguments, **options)
+        return Path(shutil.copytree(known[key], folder))
+
+    return copied
+
 
 def results_of_a_run(seed=0):
     """What results.json holds."""
@@ -42,6 +62,7 @@ def results_of_a_run(seed=0):
     return compare(before, after, EvaluationConfig(radii=[0.1, 0.2], num_sentences=20))
 
 
+@made_once
 def make_run(folder, num_lines=60, seed=0, objective="uscal", has_results=True):
     """config.yaml, metrics.jsonl and results.json."""
     folder.mkdir(parents=True)
@@ -93,6 +114,7 @@ def make_embedding_attack(folder, names=("fine-tuning", "scal"), seed=0, epsilon
     return folder
 
 
+@made_once
 def make_text_attack(folder, names=("fine-tuning", "scal"), recipe="deepwordbug", num_rows=60, seed=0, facts=None):
     """All files of an attack on texts, by its own writers; ``facts`` has more of a model by its name."""
     rows_of = {name: drawn_rows(num_rows, seed + i) for i, name in enumerate(names)}
@@ -109,6 +131,7 @@ def write_text_rows(folder, rows_of, recipe, facts=None):
     return folder
 
 
+@made_once
 def make_geometry(folder, names=("demo:minilm", "runs/a/model", "runs/b/model"), seed=0):
     """geometry.json, .csv and .png by their own writer."""
     rng = np.random.default_rng(seed)
@@ -125,6 +148,7 @@ def make_geometry(folder, names=("demo:minilm", "runs/a/model", "runs/b/model"),
     return folder
 
 
+@made_once
 def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, num_seeds=2):
     """evaluation.json by its own writer, of numbers under the suite's own names, and parts beside it."""
     models = [f"runs/{system}-{number}/model" for system in systems for number in range(num_seeds)]
@@ -158,7 +182,7 @@ def make_evaluation(folder, systems=("simcse", "uscal"), seed=0, num_rows=60, nu
     names = names_of_seeds({one.name: one.models for one in named})
     make_geometry(folder / "geometry", names, seed)
     # Encoders are attacked with a probe on top.
-    facts = {name: {"model": f"{folder}/victims/{plain_name(name)}-{i:012x}"} for i, name in enumerate(names)}
+    facts = {name: {"model": f"victims/{plain_name(name)}-{i:012x}"} for i, name in enumerate(names)}
     make_text_attack(folder / "text-deepwordbug", list(facts), "deepwordbug", num_rows, seed, facts)
     return folder
 

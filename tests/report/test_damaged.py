@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -31,14 +29,9 @@ def pictures(monkeypatch):
     monkeypatch.setattr("fastadv.report.write.chart_png", lambda chart, path: path.write_bytes(b""))
 
 
-@pytest.fixture(scope="module")
-def made_evaluation(tmp_path_factory):
-    return make_evaluation(tmp_path_factory.mktemp("made") / "evaluation", num_rows=20, num_seeds=1)
-
-
 @pytest.fixture
-def evaluation(made_evaluation, tmp_path):
-    return Path(shutil.copytree(made_evaluation, tmp_path / "evaluation"))
+def evaluation(tmp_path):
+    return make_evaluation(tmp_path / "evaluation", num_rows=20, num_seeds=1)
 
 
 def small_run(folder, last_step=3):

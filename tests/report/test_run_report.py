@@ -34,44 +34,22 @@ def read_page(folder):
     return text, Page(text)
 
 
-def test_a_whole_run(tmp_path):
+def test_the_page_of_a_whole_run_is_whole_follows_the_theme_and_needs_nothing_from_outside(tmp_path):
     text, page = read_page(write_run(tmp_path / "my <run>"))
     # Two attack curves; loss, gain, rate, speed, dev score; the probe, clean against attacked.
     assert page.tags.count("svg") == 2 + 5 + 1
-    shown = " ".join(page.texts)
-    for expected in (
-        "my <run>",
-        "<b>mine</b>",
-        "a & b",
-        "40 training steps",
-        "retrieval@1",
-        "sentiment probe",
-        "2.5 MB",
-    ):
-        assert expected in shown
+    shown, settings = " ".join(page.texts), ("<b>mine</b>", "a & b", "retrieval@1", "sentiment probe")
+    assert all(expected in shown for expected in ("my <run>", "40 training steps", "2.5 MB", "attack.png", *settings))
     assert (tmp_path / "my <run>" / "attack.png").read_bytes().startswith(b"\x89PNG")
-    assert "attack.png" in shown
     assert not list((tmp_path / "my <run>").glob("*.partial"))
-
-
-def test_the_page_needs_nothing_from_outside(tmp_path):
-    text, page = read_page(write_run(tmp_path / "run"))
     assert all(link.startswith("#") for link in page.links)
     assert not re.search(r"@import|url\((?!#)|<script|<link|<img|<iframe", text)
     # Namespaces are names, not addresses to fetch.
     assert not re.findall(r'https?://(?!www\.w3\.org/)[^"\s]+', text)
     assert "default-src 'none'" in text
-
-
-def test_ids_are_unique_and_every_reference_is_met(tmp_path):
-    text, page = read_page(write_run(tmp_path / "run"))
     assert len(page.ids) == len(set(page.ids))
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
     assert used and used <= set(page.ids)
-
-
-def test_charts_follow_the_theme(tmp_path):
-    text, _ = read_page(write_run(tmp_path / "run"))
     drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", drawings))
     assert not colours and "var(--series-0)" in drawings and "var(--ink)" in drawings
@@ -118,13 +96,6 @@ def test_series_take_the_last_line_of_a_step_and_open_nested_rows(tmp_path):
     assert read_series(path) == {"loss": ([1, 2], [3.0, 1.5]), "eval/dev": ([2], [80.0])}
 
 
-def test_running_mean():
-    assert running_mean([1.0] * 20) is None
-    values = list(range(48))
-    smooth = running_mean(values)
-    assert len(smooth) == 48 and smooth[10] == 10 and smooth[0] == 1
-
-
 @pytest.mark.parametrize("num", [24, 25, 47, 48, 71, 72, 100, 1013])
 def test_running_means_are_those_of_their_windows_whatever_lies_outside(num):
     rng = np.random.default_rng(num)
@@ -133,6 +104,7 @@ def test_running_means_are_those_of_their_windows_whatever_lies_outside(num):
     half = num // 24
     expected = [np.mean(values[max(0, i - half) : i + half + 1]) for i in range(num)]
     np.testing.assert_allclose(running_mean(values.tolist()), expected, rtol=1e-12)
+    assert running_mean([1.0] * 20) is None and running_mean(list(range(48)))[10] == 10
 
 
 def test_a_running_mean_calls_as_much_for_a_long_run_as_for_a_short_one():
@@ -150,22 +122,12 @@ def test_a_running_mean_calls_as_much_for_a_long_run_as_for_a_short_one():
     assert calls(400_000) == calls(100)
 
 
-def test_of_several_runs_the_only_one_measured_is_named_and_has_its_colour(tmp_path):
-    make_run(tmp_path / "first", 20, has_results=False)
-    make_run(tmp_path / "second", 20)
-    content = content_of(read_sources([tmp_path / "first", tmp_path / "second"]))
-    charts = [chart for chart in content.charts if chart.key.startswith("under-attack")]
+@pytest.mark.parametrize("has_results", [False, True])
+def test_of_several_runs_those_measured_are_named_and_share_what_was_before(tmp_path, has_results):
+    folders = [make_run(tmp_path / "first", 20, has_results=has_results), make_run(tmp_path / "second", 20)]
+    charts = [c for c in content_of(read_sources(folders)).charts if c.key.startswith("under-attack")]
+    after = [("first", 0, False)] if has_results else []
+    before = ("before", 6, True) if has_results else ("second, before", 1, True)
     assert len(charts) == 2
     for chart in charts:
-        assert [(one.name, one.look, one.is_open) for one in chart.series] == [
-            ("second", 1, False),
-            ("second, before", 1, True),
-        ]
-
-
-def test_runs_of_one_model_share_what_was_measured_before_them(tmp_path):
-    for name in ("first", "second"):
-        make_run(tmp_path / name, 20)
-    content = content_of(read_sources([tmp_path / "first", tmp_path / "second"]))
-    (chart,) = (chart for chart in content.charts if chart.key == "under-attack-retrieval")
-    assert [(one.name, one.is_open) for one in chart.series] == [("first", False), ("second", False), ("before", True)]
+        assert [(one.name, one.look, one.is_open) for one in chart.series] == [*after, ("second", 1, False), before]

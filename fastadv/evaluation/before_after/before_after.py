@@ -6,8 +6,9 @@ training starts; :func:`compare` puts two such measurements side by side with pa
 Shapes: ``N`` sentences, ``M`` labelled sentences that test the probe, ``D`` hidden size.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -18,13 +19,12 @@ from fastadv.config.schema import EvaluationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.embedding_attack import (
-    AttackResult,
     Loss,
     evaluation_mode,
     negative_cosine,
     pgd_attack,
 )
-from fastadv.evaluation.before_after.held_out import HeldOut, load_held_out
+from fastadv.evaluation.before_after.held_out import HeldOut
 from fastadv.evaluation.before_after.misspelling import misspell
 from fastadv.evaluation.before_after.probe import fit_probe
 from fastadv.evaluation.intervals import (
@@ -47,21 +47,8 @@ PROBE_RADIUS_SHARES = (0.25, 0.5)
 """the probe is attacked at these shares of the smallest radius: a white-box attack needs far less to flip a label
 than to move a vector past its neighbours (untrained MiniLM: 0.1 right at 0.05·RMS(X), where retrieval@1 is still 1)"""
 
-_ATTACK_ROWS = (
-    ("retrieval", "retrieval@1"),
-    ("centred_cosine", "centred cosine"),
-    ("cosine", "cosine"),
-)
-
-
-def evaluate_before_after(
-    before, after, cfg: EvaluationConfig, data_field: str = "text", progress: bool = False
-) -> dict:
-    """:func:`compare` of two encoders with one tokenizer, measured one after the other."""
-    held_out = load_held_out(cfg, before, data_field)
-    return compare(
-        measure(before, cfg, held_out, progress=progress), measure(after, cfg, held_out, progress=progress), cfg
-    )
+_ATTACK_ROWS = {"retrieval": "retrieval@1", "centred_cosine": "centred cosine", "cosine": "cosine"}
+_ENDS = ("low", "high")
 
 
 def measure(
@@ -85,26 +72,24 @@ def measure(
     """
     num_probe_texts = len(held_out.probe_test[0])
     num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
-    bar = tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress)
-    vectors = _clean_vectors(encoder, held_out.sentences, batch_size)
-    result: Measurement = {
-        "vectors": vectors,
-        "alignment": dropout_distances(encoder, held_out.sentences, batch_size, cfg.seed),
-    }
-
-    def cosine_loss(rows: Sequence[int]) -> Loss:
-        return negative_cosine(_tensor(vectors[rows], encoder))
-
-    for radius in cfg.radii:
-        attacked, at_start = _attack_all(encoder, held_out.sentences, cosine_loss, radius, cfg, batch_size, bar)
+    with tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
+        model = _Measured(encoder, cfg, batch_size, bar)
+        vectors = model.clean_vectors(held_out.sentences)
+        result: Measurement = {
+            "vectors": vectors,
+            "alignment": dropout_distances(encoder, held_out.sentences, batch_size, cfg.seed),
+        }
         mean = vectors.mean(axis=0)
-        result[_at("retrieval", radius)] = _is_nearest(attacked, vectors)
-        result[_at("centred_cosine", radius)] = _cosines(attacked - mean, vectors - mean)
-        result[_at("cosine", radius)] = _cosines(attacked, vectors)
-        result[_at("noise_retrieval", radius)] = _is_nearest(at_start, vectors)
-    if num_probe_texts:
-        result.update(_measure_probe(encoder, cfg, held_out, batch_size, bar))
-    bar.close()
+        for radius in cfg.radii:
+            attacked, at_start = model.attack(
+                held_out.sentences, lambda rows: negative_cosine(model.tensor(vectors[rows])), radius
+            )
+            result[_at("retrieval", radius)] = _is_nearest(attacked, vectors)
+            result[_at("centred_cosine", radius)] = _cosines(attacked - mean, vectors - mean)
+            result[_at("cosine", radius)] = _cosines(attacked, vectors)
+            result[_at("noise_retrieval", radius)] = _is_nearest(at_start, vectors)
+        if num_probe_texts:
+            result.update(model.probed(held_out))
     return result
 
 
@@ -133,7 +118,7 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
 
     rows = [
         mean_row(_at(name, radius), label, "higher", radius=radius)
-        for name, label in _ATTACK_ROWS
+        for name, label in _ATTACK_ROWS.items()
         for radius in cfg.radii
     ]
     rows.append(mean_row("alignment", "alignment (two dropout masks)", "lower"))
@@ -141,10 +126,12 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
     rows.append(_row("uniformity", "uniformity", "lower", tuple(map(log_pair_mean_statistic, kernels)), counts, None))
     if "probe@0" in before:
         probe_counts = resample_counts(len(before["probe@0"]), seed=cfg.seed)
-        rows.append(mean_row("probe@0", "sentiment probe", "higher", probe_counts))
-        rows.append(mean_row("probe_misspelt", "sentiment probe", "higher", probe_counts))
-        for radius in probe_radii(cfg):
-            rows.append(mean_row(_at("probe", radius), "sentiment probe", "higher", probe_counts, radius))
+        names = {
+            "probe@0": None,
+            "probe_misspelt": None,
+            **{_at("probe", radius): radius for radius in probe_radii(cfg)},
+        }
+        rows += [mean_row(name, "sentiment probe", "higher", probe_counts, at) for name, at in names.items()]
     return {
         "num_sentences": num_sentences,
         "num_probe_sentences": len(before.get("probe@0", [])),
@@ -180,30 +167,16 @@ def _row(
 ) -> dict:
     before, after = (statistic_interval(statistic, counts) for statistic in statistics)
     difference = paired_statistic_interval(*statistics, counts)
-    return {
-        "key": key,
-        "label": label,
-        "radius": None if radius is None else float(radius),
-        "better": better,
-        "before": before.value,
-        "after": after.value,
-        "difference": difference.value,
-        "low": difference.low,
-        "high": difference.high,
-        "before_low": before.low,
-        "before_high": before.high,
-        "after_low": after.low,
-        "after_high": after.high,
-    }
+    about = {"key": key, "label": label, "radius": None if radius is None else float(radius), "better": better}
+    values = {"before": before.value, "after": after.value, "difference": difference.value}
+    sides = {f"{name}_{end}": getattr(of, end) for name, of in (("before", before), ("after", after)) for end in _ENDS}
+    return {**about, **values, **{end: getattr(difference, end) for end in _ENDS}, **sides}
 
 
 def masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig) -> Iterator[str]:
     """An attack that does less than noise has found no gradient: its numbers then say nothing of robustness."""
     for radius in cfg.radii:
-        noise, attacked = (
-            measurement[_at("noise_retrieval", radius)].mean(),
-            measurement[_at("retrieval", radius)].mean(),
-        )
+        noise, attacked = (measurement[_at(name, radius)].mean() for name in ("noise_retrieval", "retrieval"))
         if attacked > noise:
             yield (
                 f"{which}: at radius {radius:g} retrieval@1 is {attacked:.3f} under attack but {noise:.3f} under mere "
@@ -211,47 +184,51 @@ def masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig
             )
 
 
-def _measure_probe(encoder, cfg: EvaluationConfig, held_out: HeldOut, batch_size: int, bar: tqdm) -> Measurement:
-    train_texts, train_labels = held_out.probe_train
-    texts, labels = held_out.probe_test[0], np.asarray(held_out.probe_test[1])
-    probe = fit_probe(_clean_vectors(encoder, train_texts, batch_size), train_labels)
-    result = {"probe@0": probe.is_right(_clean_vectors(encoder, texts, batch_size), labels).astype(np.float64)}
+@dataclass(frozen=True)
+class _Measured:
+    """A model that is measured, and how."""
 
-    def probe_loss(rows: Sequence[int]) -> Loss:
-        return probe.cross_entropy(_tensor(labels[rows], encoder))
+    encoder: Any
+    cfg: EvaluationConfig
+    batch_size: int
+    bar: tqdm
 
-    misspelt = [misspell(text, cfg.seed, number) for number, text in enumerate(texts)]
-    result["probe_misspelt"] = probe.is_right(_clean_vectors(encoder, misspelt, batch_size), labels).astype(np.float64)
-    for radius in probe_radii(cfg):
-        attacked, _ = _attack_all(encoder, texts, probe_loss, radius, cfg, batch_size, bar)
-        result[_at("probe", radius)] = probe.is_right(attacked, labels).astype(np.float64)
-    return result
+    def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:
+        """(N, D). UserError where one is not finite."""
+        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size)
+        if not np.isfinite(vectors).all():
+            raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
+        return vectors
 
+    def attack(self, texts: Sequence[str], loss_of: Callable[[Sequence[int]], Loss], radius: float) -> tuple:
+        """Attacked vectors and vectors at the random start, (N, D) each, in the order of ``texts``."""
+        cfg = self.cfg
 
-def _attack_all(
-    encoder,
-    texts: Sequence[str],
-    loss_of: Callable[[Sequence[int]], Loss],
-    radius: float,
-    cfg: EvaluationConfig,
-    batch_size: int,
-    bar: tqdm,
-) -> Tuple[np.ndarray, np.ndarray]:
-    """Attacked vectors and vectors at the random start, (N, D) each, in the order of ``texts``."""
+        def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:
+            result = pgd_attack(self.encoder, batch, loss_of(rows), radius, cfg.num_steps, draws=rows, seed=cfg.seed)
+            self.bar.update(len(rows))
+            return result.vectors, result.start_vectors
 
-    def run(batch: PackedBatch, rows: Sequence[int]) -> AttackResult:
-        result = pgd_attack(encoder, batch, loss_of(rows), radius, num_steps=cfg.num_steps, draws=rows, seed=cfg.seed)
-        bar.update(len(rows))
-        return result.vectors, result.start_vectors
+        return _in_batches(self.encoder, texts, run, self.batch_size)
 
-    return _in_batches(encoder, texts, run, batch_size)
+    def probed(self, held_out: HeldOut) -> Measurement:
+        """Whether the probe is right (M,): on clean texts, on mistyped ones, and under attack."""
+        train_texts, train_labels = held_out.probe_train
+        texts, labels = held_out.probe_test[0], np.asarray(held_out.probe_test[1])
+        probe = fit_probe(self.clean_vectors(train_texts), train_labels)
+        misspelt = [misspell(text, self.cfg.seed, number) for number, text in enumerate(texts)]
+        vectors = {"probe@0": self.clean_vectors(texts), "probe_misspelt": self.clean_vectors(misspelt)}
 
+        def loss_of(rows: Sequence[int]) -> Loss:
+            return probe.cross_entropy(self.tensor(labels[rows]))
 
-def _clean_vectors(encoder, texts: Sequence[str], batch_size: int) -> np.ndarray:
-    vectors = encoder.encode_texts(list(texts), batch_size=batch_size)
-    if not np.isfinite(vectors).all():
-        raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
-    return vectors
+        for radius in probe_radii(self.cfg):
+            vectors[_at("probe", radius)], _ = self.attack(texts, loss_of, radius)
+        return {name: probe.is_right(found, labels).astype(np.float64) for name, found in vectors.items()}
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """On the encoder's device."""
+        return torch.as_tensor(array, device=self.encoder.device)
 
 
 def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int) -> np.ndarray:
@@ -296,7 +273,3 @@ def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _at(name: str, radius: float) -> str:
     return f"{name}@{radius:g}"
-
-
-def _tensor(array: np.ndarray, encoder) -> Tensor:
-    return torch.as_tensor(array, device=encoder.device)

@@ -89,6 +89,10 @@ def check_attack(
     return checks
 
 
+def _check(name: str, is_warning: bool, seen: str, follows: str, **numbers: float) -> Check:
+    return Check(name, is_warning, f"{seen}: {follows}" if is_warning else seen, numbers)
+
+
 def warnings_of(checks: List[Check]) -> List[str]:
     """The lines of those that warn."""
     return [check.text for check in checks if check.is_warning]
@@ -96,10 +100,9 @@ def warnings_of(checks: List[Check]) -> List[str]:
 
 def _gradients(result: ClassifierUnderAttack) -> Check:
     share = float(result.has_vanished.mean())
-    text = f"the gradient is zero or not finite at {share:.1%} of the texts"
-    if share > MAX_VANISHED:
-        text += ": the attack cannot move these, so that their accuracy says nothing of robustness"
-    return Check("gradients", share > MAX_VANISHED, text, {"share_without_gradient": share})
+    seen = f"the gradient is zero or not finite at {share:.1%} of the texts"
+    follows = "the attack cannot move these, so that their accuracy says nothing of robustness"
+    return _check("gradients", share > MAX_VANISHED, seen, follows, share_without_gradient=share)
 
 
 def _transfer(result: ClassifierUnderAttack) -> Check:
@@ -107,21 +110,19 @@ def _transfer(result: ClassifierUnderAttack) -> Check:
     other = result.is_right_transferred.mean(axis=1)
     number = int(np.argmax(own - other))
     epsilon, gap = result.settings.epsilons[number], float(own[number] - other[number])
-    numbers = {"epsilon": epsilon, "accuracy_own": float(own[number]), "accuracy_transferred": float(other[number])}
-    text = (
+    seen = (
         f"at epsilon {epsilon:g} the attack on the model itself leaves {own[number]:.1%} right and the one transferred "
         f"from the other model {other[number]:.1%}"
     )
-    if gap > 0:
-        text += ": an attack that knows the model should do better, so its gradients may be hidden"
-    return Check("transfer", gap > 0, text, numbers)
+    follows = "an attack that knows the model should do better, so its gradients may be hidden"
+    numbers = {"epsilon": epsilon, "accuracy_own": float(own[number]), "accuracy_transferred": float(other[number])}
+    return _check("transfer", gap > 0, seen, follows, **numbers)
 
 
 def _large_radius(left: float, num_texts: int) -> Check:
-    text = f"a perturbation as large as the embeddings themselves leaves {left:.1%} of {num_texts} texts right"
-    if left > MAX_LEFT:
-        text += ": there nothing of the text need be left, so the attack does not find what is there to be found"
-    return Check("large_radius", left > MAX_LEFT, text, {"accuracy": left, "num_texts": num_texts})
+    seen = f"a perturbation as large as the embeddings themselves leaves {left:.1%} of {num_texts} texts right"
+    follows = "there nothing of the text need be left, so the attack does not find what is there to be found"
+    return _check("large_radius", left > MAX_LEFT, seen, follows, accuracy=left, num_texts=num_texts)
 
 
 class _Runs:
@@ -158,15 +159,13 @@ class _Runs:
         accuracy_many, loss_many = self._outcome(trial, num_steps)
         # Where as many are right the losses decide: on a linear model one step is as good as any number.
         is_no_worse = accuracy_many > accuracy_one or (accuracy_many == accuracy_one and loss_many <= loss_one)
-        is_warning = is_no_worse and accuracy_one > 0
-        text = (
+        seen = (
             f"at {trial.name} one step leaves {accuracy_one:.1%} right and {num_steps} steps {accuracy_many:.1%} "
             f"(mean loss {loss_one:.3g} and {loss_many:.3g})"
         )
-        if is_warning:
-            text += ": more steps should hurt, so the steps lead nowhere"
+        follows = "more steps should hurt, so the steps lead nowhere"
         numbers = {"accuracy_one_step": accuracy_one, "accuracy_more_steps": accuracy_many, "num_steps": num_steps}
-        return Check("more_steps", is_warning, text, numbers)
+        return _check("more_steps", is_no_worse and accuracy_one > 0, seen, follows, **numbers)
 
     def random_direction(self, trial: _Trial) -> Check:
         is_right = np.empty(self.texts.num_texts, bool)
@@ -177,11 +176,10 @@ class _Runs:
             is_right[chosen] = target.at(delta).is_right.cpu().numpy()
         at_random = float(is_right.mean())
         is_warning = at_random <= trial.accuracy and trial.accuracy > 0
-        text = f"at {trial.name} a random direction leaves {at_random:.1%} right and the attack {trial.accuracy:.1%}"
-        if is_warning:
-            text += ": a random direction is as strong, so the gradient does not show where the loss rises"
+        seen = f"at {trial.name} a random direction leaves {at_random:.1%} right and the attack {trial.accuracy:.1%}"
+        follows = "a random direction is as strong, so the gradient does not show where the loss rises"
         numbers = {"accuracy_random": at_random, "accuracy_attack": trial.accuracy}
-        return Check("random_direction", is_warning, text, numbers)
+        return _check("random_direction", is_warning, seen, follows, **numbers)
 
     def _outcome(self, trial: _Trial, num_steps: int) -> Tuple[float, float]:
         """Accuracy and mean loss at the end of one run from the texts themselves."""

@@ -15,7 +15,7 @@ Shapes: ``N`` texts, ``K`` radii, ``D`` hidden size.
 """
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -32,11 +32,6 @@ from fastadv.evaluation.vectors.geometry import cosine_distances
 
 Part = Dict[str, np.ndarray]
 """what one radius gave, or the clean pass: one value a text by name"""
-
-
-def not_kept(number: int, make: Callable[[], Part]) -> Part:
-    """Makes part ``number``, and keeps nothing."""
-    return make()
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,7 @@ def attack_classifier(
     transfer_from=None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     progress: bool = False,
-    kept: Callable[[int, Callable[[], Part]], Part] = not_kept,
+    kept: Callable[[int, Callable[[], Part]], Part] = lambda number, make: make(),
 ) -> ClassifierUnderAttack:
     """Attacks every text at every radius; see the module.
 
@@ -234,10 +229,11 @@ class _Attack:
             is_right = is_right & part["is_right"]
             if self.transfer_from is not None:
                 # On every text, so that it can be compared with the first run.
-                part["is_right_transferred"] = self._transferred(first, *runs[0], bar)
+                part["is_right_transferred"] = self._right_where(self._transferred(first, *runs[0], bar))
                 is_right = is_right & part["is_right_transferred"]
             for size, restart in runs[1:]:
-                is_right = is_right & self._right_after(everyone[is_right], size, restart, bar)
+                found = self._searches(everyone[is_right], size, restart, bar)
+                is_right = is_right & self._right_where((chosen, each.is_right) for chosen, each in found)
         part["is_right_first_run"] = part.pop("is_right")
         if not settings.measure_distances:
             # What was not attacked here has been fooled before.
@@ -255,25 +251,24 @@ class _Attack:
             distances["distance_cosine"][chosen] = cosine_distances(vectors, clean)
         return {**part, **distances} if self.settings.measure_distances else part
 
-    def _right_after(self, rows: np.ndarray, size: float, restart: int, bar: tqdm) -> np.ndarray:
+    def _right_where(self, outcomes: Iterable[Tuple[np.ndarray, Tensor]]) -> np.ndarray:
+        """(N,) bool of rows and whether each is right (B,); texts that are not among them stay right."""
         is_right = np.ones(self.texts.num_texts, bool)
-        for chosen, found in self._searches(rows, size, restart, bar):
-            is_right[chosen] = found.is_right.cpu().numpy()
+        for chosen, right in outcomes:
+            is_right[chosen] = right.cpu().numpy()
         return is_right
 
     def _searches(self, rows, size: float, restart: int, bar: tqdm) -> Iterator[Tuple[np.ndarray, Found]]:
         for chosen, target in self.texts.targets(rows, self.settings, bar):
             yield chosen, search(target, self.settings, self.epsilon, size, restart, chosen.tolist())
 
-    def _transferred(self, rows: np.ndarray, size: float, restart: int, bar: tqdm) -> np.ndarray:
-        """(N,) right under what a run on the other model ended at."""
-        is_right = np.ones(self.texts.num_texts, bool)
+    def _transferred(self, rows, size: float, restart: int, bar: tqdm) -> Iterator[Tuple[np.ndarray, Tensor]]:
+        """Rows, and whether each is right under what a run on the other model ended at."""
         for chosen, here in self.texts.targets(rows, self.settings, bar):
             others = torch.as_tensor(self.transfer_labels[chosen], device=here.labels.device)
             there = Target(self.transfer_from, here.batch, others, self.settings.perturb_special_tokens)
             found = search(there, self.settings, self.epsilon, size, restart, chosen.tolist())
-            is_right[chosen] = here.at(found.end.delta).is_right.cpu().numpy()
-        return is_right
+            yield chosen, here.at(found.end.delta).is_right
 
 
 def search(

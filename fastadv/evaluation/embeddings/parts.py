@@ -30,42 +30,33 @@ DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.err
 """what a file of arrays that is not there, or not whole, ends in: it is made again"""
 
 
-class FolderOfParts:
-    """Finished parts of one model's attack, as .npz files.
+def attack_part(folder: Path, inputs: Sequence[str | None], settings: AttackSettings, which: int | str) -> Path:
+    """The file of radius ``which`` of an attack, of its clean pass (-1), or of its ``"checks"``.
 
     Args:
-        folder: shared by models and settings.
-        inputs: what has an effect besides the settings.
+        inputs: hashes of what has an effect besides the settings.
     """
+    if which == -1:
+        # The clean pass is that of the texts and the model alone.
+        return part_path(folder, ["clean", list(inputs)], "npz")
+    values, is_checks = settings.as_dict(), which == "checks"
+    if not is_checks:
+        # A radius attacks what those before it have left.
+        values["epsilons"] = values["epsilons"][: which + 1]
+    key = ["checks" if is_checks else "radius", list(inputs), values]
+    return part_path(folder, key, "json" if is_checks else "npz")
 
-    def __init__(self, folder: Path, inputs: Sequence[str | None], settings: AttackSettings):
-        self._folder, self._inputs, self._settings = folder, list(inputs), settings
-        folder.mkdir(exist_ok=True)
 
-    def path(self, which: int | str) -> Path:
-        """Of radius ``which``, of the clean pass (-1), or of the checks."""
-        settings = self._settings.as_dict()
-        if which == -1:
-            # The clean pass is that of the texts and the model alone.
-            key = ["clean", self._inputs]
-        else:
-            # A radius attacks what those before it have left.
-            end = len(settings["epsilons"]) if which == "checks" else which + 1
-            settings["epsilons"] = settings["epsilons"][:end]
-            key = ["checks" if which == "checks" else "radius", self._inputs, settings]
-        return part_path(self._folder, key, "json" if which == "checks" else "npz")
-
-    def __call__(self, number: int, make: Callable[[], Part]) -> Part:
-        """Part ``number``; made and kept where it is not there, or damaged."""
-        path = self.path(number)
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except DAMAGED:
-            part = make()
-            with written_aside(path) as aside, aside.open("wb") as file:
-                np.savez(file, **part)
-            return part
+def kept_arrays(path: Path, make: Callable[[], Part]) -> Part:
+    """The arrays at ``path``; made and kept where they are not there, or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except DAMAGED:
+        part = make()
+        with written_aside(path) as aside, aside.open("wb") as file:
+            np.savez(file, **part)
+        return part
 
 
 def part_path(folder: Path, key: list, ending: str) -> Path:

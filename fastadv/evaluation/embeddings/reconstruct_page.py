@@ -46,11 +46,8 @@ def _rates(results: dict) -> str:
     lines = []
     for model in results["models"]:
         for row in model["epsilons"]:
-            shares = [row["success"], row["success_few_words"], row["success_small_share"]]
-            cells = [f"{row['epsilon']:g}", f"{row['num_attacked']:,}"]
-            cells += [_percent(one) for one in (*shares, row["share_of_words_changed"])]
             by_class = ", ".join(f"{k} {v['num_fooled']} of {v['num_attacked']}" for k, v in row["per_class"].items())
-            columns = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
+            columns = "".join(f"<td>{shown(cell)}</td>" for cell in rate_cells(row))
             lines.append(f'<tr title="{shown(by_class)}"><td>{shown(model["name"])}</td>{columns}</tr>')
     return html_table([shown(cell) for cell in head], lines)
 
@@ -76,5 +73,8 @@ def _text(one) -> str:
     return f"<tr><td>{one.row}</td><td>{one.epsilon:g}</td><td>{said}</td><td>{text}</td></tr>"
 
 
-def _percent(share) -> str:
-    return "none" if share is None else f"{share:.1%}"
+def rate_cells(row: dict) -> list[str]:
+    """A radius of a model in a table: radius, texts attacked, shares fooled, and the share of words that changed."""
+    names = ("success", "success_few_words", "success_small_share", "share_of_words_changed")
+    shares = ("none" if row[name] is None else f"{row[name]:.1%}" for name in names)
+    return [f"{row['epsilon']:g}", f"{row['num_attacked']:,}", *shares]

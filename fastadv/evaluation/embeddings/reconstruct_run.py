@@ -5,12 +5,14 @@ the reconstructed text, tokenised anew. How often that happens is told beside ho
 by class: destroying a text fools a model too.
 """
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
+from fastadv.config.text_attack import CAPS
 from fastadv.data.labelled.find import LabelledTexts
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
@@ -23,7 +25,7 @@ from fastadv.evaluation.embeddings.reconstruct import (
     load_reconstructor,
     reconstruct,
 )
-from fastadv.evaluation.embeddings.reconstruct_page import page
+from fastadv.evaluation.embeddings.reconstruct_page import page, rate_cells
 from fastadv.evaluation.embeddings.run import AttackOnClassifiers
 from fastadv.evaluation.model_run import kept_json
 from fastadv.evaluation.text.attacked_data import hash_of_texts
@@ -34,13 +36,9 @@ from fastadv.files.json_file import write_json
 from fastadv.pages.shown_text import num_changed, word_changes
 from fastadv.pages.text_table import aligned
 
+ANY, FEW_WORDS, SMALL_SHARE = CAPS
 _WITHOUT_EFFECT = ("epsilons", "measure_distances")
 """settings that no text depends on: a radius is attacked by itself"""
-
-MAX_WORDS = 2
-"""words changed at most, for the rate of small changes"""
-MAX_SHARE = 0.2
-"""likewise as a share of a text's words"""
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,18 @@ class ReconstructRun(AttackOnClassifiers):
             "versions": versions(),
             "settings": self.settings.as_dict(),
             "protocol": {"perturb_at": self.perturb_at, "transfer_from": self.transfer_from},
-            "data": {**vars(self.data), "num_texts": len(data), "hash": hash_of_texts(data)},
-            "max_words": MAX_WORDS,
-            "max_share": MAX_SHARE,
+            "data": self.data.described(data),
+            "max_words": FEW_WORDS.max_words,
+            "max_share": SMALL_SHARE.max_share,
             "models": summaries,
         }
-        self._write(out, written, examples)
+        columns = [*(field.name for field in fields(Example)), "num_words", "num_words_changed"]
+        lines = [[getattr(example, column) for column in columns] for example in examples]
+        shown = ([int(value) if isinstance(value, bool) else value for value in line] for line in lines)
+        write_csv(out / "reconstruct.csv", columns, shown)
+        with written_aside(out / "reconstruct.html") as aside:
+            aside.write_text(page(written, examples), encoding="utf-8")
+        write_json(out / "reconstruct.json", written)
         return written
 
     def _make(self, model: str, classifier, data: LabelledTexts, out: Path, progress: bool) -> "_Made":
@@ -142,21 +146,8 @@ class ReconstructRun(AttackOnClassifiers):
             made[epsilon] = [(first, second) for first, second in texts]
         return _Made(detokenized(classifier, data), made, reconstructor is not None)
 
-    def _write(self, out: Path, written: dict, examples: List[Example]) -> None:
-        columns = [field.name for field in fields(Example)]
-        lines = []
-        for example in examples:
-            values = [getattr(example, column) for column in columns]
-            shown = [int(value) if isinstance(value, bool) else value for value in values]
-            lines.append([*shown, example.num_words, example.num_words_changed])
-        write_csv(out / "reconstruct.csv", [*columns, "num_words", "num_words_changed"], lines)
-        with written_aside(out / "reconstruct.html") as aside:
-            aside.write_text(page(written, examples), encoding="utf-8")
-        write_json(out / "reconstruct.json", written)
 
-
-@dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """Texts of one model."""
 
     plain: List[TextPair]
@@ -203,49 +194,34 @@ def _rates(examples: List[Example], epsilons: Sequence[float]) -> List[dict]:
         of_radius = [one for one in examples if one.epsilon == epsilon]
         attacked = [one for one in of_radius if one.is_attacked]
         fooled = [one for one in attacked if one.is_fooled]
-        few = [one for one in fooled if one.num_words_changed <= MAX_WORDS]
-        small = [one for one in fooled if one.num_words_changed <= MAX_SHARE * one.num_words]
-        classes = sorted({one.label for one in attacked})
+        counts = {cap: sum(map(cap.admits, fooled)) for cap in (ANY, FEW_WORDS, SMALL_SHARE)}
+        success = {cap: count / len(attacked) if attacked else None for cap, count in counts.items()}
+        num_words = sum(one.num_words for one in attacked)
+        of_class, fooled_of_class = (Counter(one.label for one in some) for some in (attacked, fooled))
         rows.append(
             {
                 "epsilon": epsilon,
                 "num_texts": len(of_radius),
                 "num_attacked": len(attacked),
                 "num_fooled": len(fooled),
-                "success": _share(len(fooled), len(attacked)),
-                "success_few_words": _share(len(few), len(attacked)),
-                "success_small_share": _share(len(small), len(attacked)),
-                "share_of_words_changed": _share(
-                    sum(one.num_words_changed for one in attacked), sum(one.num_words for one in attacked)
-                ),
+                "success": success[ANY],
+                "success_few_words": success[FEW_WORDS],
+                "success_small_share": success[SMALL_SHARE],
+                "share_of_words_changed": sum(one.num_words_changed for one in attacked) / num_words
+                if num_words
+                else None,
                 "per_class": {
-                    label: {
-                        "num_attacked": sum(one.label == label for one in attacked),
-                        "num_fooled": sum(one.label == label for one in fooled),
-                    }
-                    for label in classes
+                    label: {"num_attacked": of_class[label], "num_fooled": fooled_of_class[label]}
+                    for label in sorted(of_class)
                 },
             }
         )
     return rows
 
 
-def _share(count: int, total: int) -> Optional[float]:
-    return count / total if total else None
-
-
 def reconstruct_table(results: dict) -> str:
     """Aligned lines, a model and radius a line."""
-    head = ("", "epsilon", "attacked", "fooled", f"by <= {MAX_WORDS} words", f"by <= {MAX_SHARE:.0%}", "words changed")
-    lines: List[Sequence[str]] = [head]
-    for model in results["models"]:
-        for row in model["epsilons"]:
-            shares = (row[name] for name in ("success", "success_few_words", "success_small_share"))
-            changed = _percent(row["share_of_words_changed"])
-            cells = [model["name"], f"{row['epsilon']:g}", f"{row['num_attacked']:,}", *map(_percent, shares), changed]
-            lines.append(cells)
-    return aligned(lines)
-
-
-def _percent(share: Optional[float]) -> str:
-    return "none" if share is None else f"{share:.1%}"
+    few, share = results["max_words"], results["max_share"]
+    head = ("", "epsilon", "attacked", "fooled", f"by <= {few} words", f"by <= {share:.0%}", "words changed")
+    models = results["models"]
+    return aligned([head, *([model["name"], *rate_cells(row)] for model in models for row in model["epsilons"])])

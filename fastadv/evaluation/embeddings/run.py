@@ -5,15 +5,14 @@ of radii finds what is there.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from fastadv.config.embedding_attack import ONE_STEP, EmbeddingAttackOptions
 from fastadv.evaluation.embeddings.chart import attack_curves_png
 from fastadv.evaluation.embeddings.checks import Check, check_attack
 from fastadv.evaluation.embeddings.classifier_attack import ClassifierUnderAttack, attack_classifier, check_transfer
-from fastadv.evaluation.embeddings.parts import FolderOfParts, fingerprint
+from fastadv.evaluation.embeddings.parts import attack_part, fingerprint, kept_arrays
 from fastadv.evaluation.embeddings.report import report, write_rows
 from fastadv.evaluation.model_run import ModelRun, kept_json
 from fastadv.evaluation.text.attacked_data import hash_of_texts, on_data
@@ -73,13 +72,20 @@ class AttackRun(AttackOnClassifiers):
             if other is not None:
                 check_transfer(classifier, other)
             own_fingerprint = fingerprint(classifier)
-            parts = FolderOfParts(out / "parts", [own_fingerprint, other_fingerprint, data_hash], self.settings)
+            inputs = [own_fingerprint, other_fingerprint, data_hash]
+            path_of = partial(attack_part, out / "parts", inputs, self.settings)
             with on_data(model, self.data.source):
                 results[name] = attack_classifier(
-                    classifier, data, self.settings, other, self.batch_size, progress=progress, kept=parts
+                    classifier,
+                    data,
+                    self.settings,
+                    other,
+                    self.batch_size,
+                    progress=progress,
+                    kept=lambda number, make, path_of=path_of: kept_arrays(path_of(number), make),
                 )
             if self.has_checks:
-                checks[name] = self._checks(classifier, data, results[name], parts, progress)
+                checks[name] = self._checks(path_of("checks"), classifier, data, results[name], progress)
             label_maps[name] = classifier.label_map
             facts[name] = {
                 "model": model,
@@ -102,20 +108,17 @@ class AttackRun(AttackOnClassifiers):
                 "transfer_from": self.transfer_from,
                 "transfer_fingerprint": other_fingerprint,
             },
-            "data": {**vars(self.data), "num_texts": len(data), "hash": data_hash},
+            "data": self.data.described(data),
             **numbers,
         }
-        self._write(out, written, results, label_maps, rows)
+        write_rows(out / "attack.csv", results, label_maps, rows.tolist())
+        attack_curves_png(written, out / "attack.png")
+        write_json(out / "attack.json", written)
         return written
 
-    def _checks(self, classifier, data, result, parts: FolderOfParts, progress: bool) -> list[Check]:
+    def _checks(self, path: Path, classifier, data, result: ClassifierUnderAttack, progress: bool) -> list[Check]:
         def make() -> list[dict]:
             checks = check_attack(classifier, data, result, batch_size=self.batch_size, progress=progress)
             return [vars(check) for check in checks]
 
-        return [Check(**entry) for entry in kept_json(parts.path("checks"), make)]
-
-    def _write(self, out: Path, written: dict, results, label_maps, rows: np.ndarray) -> None:
-        write_rows(out / "attack.csv", results, label_maps, rows.tolist())
-        attack_curves_png(written, out / "attack.png")
-        write_json(out / "attack.json", written)
+        return [Check(**entry) for entry in kept_json(path, make)]

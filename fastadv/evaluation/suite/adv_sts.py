@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 from fastadv.errors import UserError
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
 from fastadv.evaluation.suite.numbers import Measured, spearman_measured
 from fastadv.evaluation.suite.parts import AttackPart, Found, Part, PartData, SuiteOptions, check_each, those_that_can
-from fastadv.evaluation.suite.rows import outcomes, share_measured
+from fastadv.evaluation.suite.rows import found_by_attack, outcomes, share_measured
 from fastadv.evaluation.suite.schema import SIMILARITY, Quantity
 from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
-from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, read_rows
-from fastadv.evaluation.text.run import rows_files
-from fastadv.evaluation.text_report.report import REPORT_FILES
+from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow
 from fastadv.files.hashes import sha256_of
 
 
@@ -78,22 +76,19 @@ class AdvStsPart(AttackPart):
             has_control=self.has_control,
             names=[model.name for model in usable],
         )
-        results = run.run(progress)
-        paths = rows_files(out, [entry["name"] for entry in results["models"]])
-        measured = []
-        for model, path in zip(usable, paths):
-            rows, clean = read_rows(path), Quantity(self.name, data.content.source, "spearman", task=SIMILARITY)
+
+        def measured(model: SuiteModel, rows: Sequence[TextAttackRow]) -> Iterator[Measured]:
+            clean = Quantity(self.name, data.content.source, "spearman", task=SIMILARITY)
             fooled = clean.under_attack(metric="fooled", unit="%", better="lower")
-            measured.append(share_measured(fooled, model.model, outcomes(rows, SUCCEEDED)))
+            yield share_measured(fooled, model.model, outcomes(rows, SUCCEEDED))
             human = [float(row.label) for row in rows]
             attacked = clean.under_attack(metric="spearman under attack")
             for of_metric, field in ((clean, "score"), (attacked, "score_adversarial")):
                 if all(row.outcome == ERROR for row in rows):
-                    measured.append(Measured(of_metric, model.model, None, why="every pair ended in an error"))
+                    yield Measured(of_metric, model.model, None, why="every pair ended in an error")
                     continue
                 # A pair that ended in an error keeps its place, so that models are compared pair by pair.
                 scores = [float("nan") if row.outcome == ERROR else getattr(row, field) for row in rows]
-                measured.append(spearman_measured(of_metric, model.model, scores, human))
-        files = [*REPORT_FILES, *(path.name for path in paths)]
-        baseline = usable[0].name if len(usable) > 1 else None
-        return Found(measured, files, self.settings(), whys, findings=results["findings"], baseline=baseline)
+                yield spearman_measured(of_metric, model.model, scores, human)
+
+        return found_by_attack(run, usable, progress, measured, self.settings(), whys)

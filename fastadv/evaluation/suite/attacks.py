@@ -4,20 +4,20 @@ Numbers of single rows are read from the files that the attacks leave, so that w
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
-
-import numpy as np
 
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
-from fastadv.evaluation.embeddings.parts import DAMAGED, part_path
+from fastadv.evaluation.embeddings.parts import FILES, kept_arrays, part_path
 from fastadv.evaluation.embeddings.run import AttackRun
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.models import SuiteModel, at_shortest
+from fastadv.evaluation.suite.numbers import Measured
 from fastadv.evaluation.suite.parts import (
     AttackPart,
     Found,
@@ -29,13 +29,19 @@ from fastadv.evaluation.suite.parts import (
     check_each,
     those_that_can,
 )
-from fastadv.evaluation.suite.rows import fooling_radii, of_measurement, of_text_rows, set_name, share_measured
+from fastadv.evaluation.suite.rows import (
+    fooling_radii,
+    found_by_attack,
+    of_measurement,
+    of_text_rows,
+    set_name,
+    share_measured,
+)
 from fastadv.evaluation.suite.schema import ABSOLUTE, Quantity
 from fastadv.evaluation.text.attack import TextAttackSettings, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import AttackedData, hash_of_texts
-from fastadv.evaluation.text.rows import read_rows
-from fastadv.evaluation.text.run import TextAttackRun, rows_files
-from fastadv.evaluation.text_report.report import REPORT_FILES
+from fastadv.evaluation.text.rows import TextAttackRow
+from fastadv.evaluation.text.run import TextAttackRun
 from fastadv.evaluation.vectors.accuracy import check_finite
 from fastadv.evaluation.versions import version_of
 from fastadv.files.hashes import sha256_of
@@ -124,7 +130,7 @@ class EmbeddingPart(AttackPart):
             names=[model.name for model in models],
         )
         results = run.run(progress)
-        found.files += ["attack.json", "attack.csv", "attack.png"]
+        found.files += FILES
         fooled = fooling_radii(out / "attack.csv")
         clean = Quantity(self.name, set_name(self.labelled.source), "accuracy", None, "%")
         for entry in results["models"]:
@@ -138,7 +144,7 @@ class EmbeddingPart(AttackPart):
                 found.measured.append(share_measured(attacked, entry["model"], rows))
 
     def _encoders(self, models: List[SuiteModel], data: _Attacked, out: Path, progress: bool, found: Found) -> None:
-        from fastadv.evaluation.before_after.before_after import masking_warnings, measure, save_measurement
+        from fastadv.evaluation.before_after.before_after import masking_warnings, measure
         from fastadv.evaluation.before_after.held_out import load_held_out
 
         held_out, values = None, {}
@@ -149,11 +155,8 @@ class EmbeddingPart(AttackPart):
                 # One draw for all, distinct for the tokenizer of the first that can be measured.
                 drawn = held_out or load_held_out(self.of_encoders, encoder)
                 key = ["encoder", self.version, model.key, vars(self.of_encoders), sha256_of(vars(drawn))]
-                path = part_path(out / "parts", key, "npz")
-                of_model = _kept_measurement(path)
-                if of_model is None:
-                    of_model = measure(encoder, self.of_encoders, drawn, self.batch_size, progress)
-                    save_measurement(of_model, path)
+                measured = partial(measure, encoder, self.of_encoders, drawn, self.batch_size, progress)
+                of_model = kept_arrays(part_path(out / "parts", key, "npz"), measured)
             except UserError as error:
                 found.whys[model.model] = f"{model.name} on {self.of_encoders.held_out}: {error}"
                 continue
@@ -260,15 +263,12 @@ class TextPart(AttackPart):
             max_length=usable[0].max_length,
             names=[model.name for model in usable],
         )
-        results = run.run(progress)
-        paths = rows_files(out, [entry["name"] for entry in results["models"]])
-        measured = []
-        for model, path in zip(usable, paths):
-            measured += of_text_rows(self.name, set_name(self.labelled.source), model.model, read_rows(path))
-        files = [*REPORT_FILES, *(path.name for path in paths)]
         protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
-        baseline = usable[0].name if len(usable) > 1 else None
-        return Found(measured, files, protocol, whys, findings=results["findings"], baseline=baseline)
+
+        def measured(model: SuiteModel, rows: Sequence[TextAttackRow]) -> List[Measured]:
+            return of_text_rows(self.name, set_name(self.labelled.source), model.model, rows)
+
+        return found_by_attack(run, usable, progress, measured, protocol, whys)
 
     def _with_probe(self, model: SuiteModel, data: _Texts) -> str:
         """A folder of the encoder with a probe, made where it is not there."""
@@ -306,16 +306,6 @@ def _held_out_sentences(cfg: EvaluationConfig) -> List[str]:
             f"{cfg.held_out} has {num_distinct} sentences that differ, and {cfg.num_sentences} are asked for"
         )
     return sentences
-
-
-def _kept_measurement(path: Path) -> Optional[Dict[str, np.ndarray]]:
-    """None where it is not there, or damaged."""
-    from fastadv.evaluation.before_after.before_after import load_measurement
-
-    try:
-        return load_measurement(path)
-    except DAMAGED:
-        return None
 
 
 def _check_logits(model: SuiteModel, classifier, data: LabelledTexts, source: str, batch_size: int) -> None:

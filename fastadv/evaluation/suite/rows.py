@@ -1,14 +1,18 @@
 """Numbers of an evaluation from what attacks leave a row: files of rows, and values a sentence."""
 
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
 
 import numpy as np
 
+from fastadv.evaluation.suite.models import SuiteModel
 from fastadv.evaluation.suite.numbers import Measured
+from fastadv.evaluation.suite.parts import Found
 from fastadv.evaluation.suite.schema import CLASSIFICATION, FEATURES, OF_RMS, Quantity
-from fastadv.evaluation.text.rows import ERROR, FAILED, SUCCEEDED, TextAttackRow
+from fastadv.evaluation.text.rows import ERROR, FAILED, SUCCEEDED, TextAttackRow, read_rows
+from fastadv.evaluation.text.run import rows_files
 from fastadv.evaluation.text_report.rates import rates, share_of
+from fastadv.evaluation.text_report.report import REPORT_FILES
 from fastadv.files.csv_file import read_csv
 
 
@@ -44,6 +48,23 @@ def of_text_rows(part: str, source: str, model: str, rows: Sequence[TextAttackRo
         return [*measured, Measured(queries, model, None, why="no text was attacked")]
     value = [found["queries"][name] for name in ("value", "low", "high")]
     return [*measured, Measured(queries, model, *value, num=int(np.isfinite(asked).sum()), rows=asked)]
+
+
+def found_by_attack(
+    run: Any,
+    models: Sequence[SuiteModel],
+    progress: bool,
+    measured: Callable[[SuiteModel, List[TextAttackRow]], Iterable[Measured]],
+    protocol: dict,
+    whys: Dict[str, str],
+) -> Found:
+    """What ``measured`` finds in the rows that an attack on texts or pairs leaves, ``run`` being of ``models``."""
+    results = run.run(progress)
+    paths = rows_files(run.folder, [entry["name"] for entry in results["models"]])
+    found = [one for model, path in zip(models, paths) for one in measured(model, read_rows(path))]
+    files = [*REPORT_FILES, *(path.name for path in paths)]
+    baseline = models[0].name if len(models) > 1 else None
+    return Found(found, files, protocol, whys, findings=results["findings"], baseline=baseline)
 
 
 def fooling_radii(path: Path) -> Dict[str, np.ndarray]:

@@ -134,7 +134,6 @@ class Suite:
     def _part(self, part: Part, models: Sequence[SuiteModel], progress: bool) -> Tuple[dict, Found, Dict[str, str]]:
         """Its entry in ``evaluation.json``, what it measured, and `PartData.notes`."""
         usable = [model for model in models if model.why is None]
-        nothing = Found([], [], {})
         try:
             if not usable:
                 raise UserError("no model works")
@@ -152,7 +151,7 @@ class Suite:
                 found, seconds = kept
         except UserError as error:
             entry = {"status": NOT_RUN, "why": _line(error), "files": [], "protocol": {}, "findings": []}
-            return {**entry, "seed": part.seed, "seconds": 0.0}, nothing, {}
+            return {**entry, "seed": part.seed, "seconds": 0.0}, Found([], [], {}), {}
         if found.baseline not in (None, models[0].name):
             found.warnings.append(
                 f"{models[0].name}, the first model, has nothing here: the files in {part.name}/ and their controls "

@@ -30,26 +30,30 @@ class AttackedData(AttackedTexts):
         open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
 
     def read(self) -> tuple[LabelledTexts, np.ndarray]:
-        """The texts, and the row of each in its source, counted from 0."""
+        """The texts, and the row of each in its source, counted from 0.
+
+        Raises:
+            UserError: no such source, or a class that the data lack.
+        """
         data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
-        allowed = self._allowed(data)
+        allowed = np.arange(len(data))
+        if self.labels is not None:
+            ids = data.label_map.label2id
+            unknown = next((name for name in self.labels if name not in ids), None)
+            if unknown is not None:
+                known = listed(list(ids))
+                raise UserError(f"--labels {unknown!r} is no class of {self.source}; expected some of {known}")
+            allowed = np.flatnonzero(np.isin(data.labels, [ids[name] for name in self.labels]))
+            if not len(allowed):
+                raise UserError(f"{self.source} has no text of --labels {listed(self.labels)}")
         count = len(allowed) if self.max_texts is None else min(self.max_texts, len(allowed))
         # Not the first ones: a file may be sorted by class.
         rows = np.sort(allowed[np.random.default_rng(self.seed).permutation(len(allowed))[:count]])
         return with_rows(data, rows.tolist()), rows
 
-    def _allowed(self, data: LabelledTexts) -> np.ndarray:
-        """Rows of the classes asked for. UserError where the data have no such class."""
-        if self.labels is None:
-            return np.arange(len(data))
-        ids = data.label_map.label2id
-        unknown = next((name for name in self.labels if name not in ids), None)
-        if unknown is not None:
-            raise UserError(f"--labels {unknown!r} is no class of {self.source}; expected some of {listed(list(ids))}")
-        allowed = np.flatnonzero(np.isin(data.labels, [ids[name] for name in self.labels]))
-        if not len(allowed):
-            raise UserError(f"{self.source} has no text of --labels {listed(self.labels)}")
-        return allowed
+    def described(self, data: LabelledTexts) -> dict:
+        """What results say of ``data``, the texts that were read."""
+        return {**vars(self), "num_texts": len(data), "hash": hash_of_texts(data)}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fastadv.evaluation.embeddings.parts import fingerprint, part_path
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.model_run import ModelRun
 from fastadv.evaluation.text.attack import LabelledText, check_settings, key_of
-from fastadv.evaluation.text.attacked_data import hash_of_texts, on_data
+from fastadv.evaluation.text.attacked_data import on_data
 from fastadv.evaluation.text.control import AttackedModel, control_runs
 from fastadv.evaluation.text.kept_rows import RowKey, complete_rows
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow, write_rows
@@ -169,7 +169,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 "settings": vars(self.settings),
                 "recipe": recipe,
                 "versions": versions(),
-                "data": {**vars(self.data), "num_texts": len(data), "hash": hash_of_texts(data)},
+                "data": self.data.described(data),
             },
         }
         return made, facts

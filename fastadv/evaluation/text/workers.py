@@ -100,7 +100,12 @@ def attack_in_processes(
         pool = ProcessPoolExecutor(num_processes, get_context("spawn"), initializer=_start, initargs=(job,))
         try:
             if facts is not None and not facts:
-                facts.update(_of_a_sound_process(pool.submit(_facts, texts), job))
+                try:
+                    facts.update(pool.submit(_facts, texts).result())
+                except BrokenProcessPool:
+                    raise UserError(
+                        f"the process that attacks {job.model} ended before its first text; see {job.log}"
+                    ) from None
             while waiting or running:
                 while waiting and len(running) < num_processes:
                     running[pool.submit(_attack, waiting[0])] = waiting[0]
@@ -115,13 +120,6 @@ def attack_in_processes(
         finally:
             # Nobody waits for a text that nobody asks for any more.
             pool.shutdown(wait=not running, cancel_futures=True)
-
-
-def _of_a_sound_process(future: Future, job: AttackJob) -> dict:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise UserError(f"the process that attacks {job.model} ended before its first text; see {job.log}") from None
 
 
 def _rows_of_suspects(
@@ -176,16 +174,19 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _attack(text: LabelledText) -> TextAttackRow:
+def _attacker() -> TextAttacker:
+    """Of this process. Raises what kept it from being built."""
     if "error" in _here:
         raise _here["error"]
-    return attack_text(_here["attacker"], _here["victim"], _here["job"].settings, text)
+    return _here["attacker"]
+
+
+def _attack(text: LabelledText) -> TextAttackRow:
+    return attack_text(_attacker(), _here["victim"], _here["job"].settings, text)
 
 
 def _facts(texts: Sequence[LabelledText]) -> dict:
-    if "error" in _here:
-        raise _here["error"]
-    return facts_of(_here["attacker"], texts)
+    return facts_of(_attacker(), texts)
 
 
 @contextmanager

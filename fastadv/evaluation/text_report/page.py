@@ -10,6 +10,7 @@ from fastadv.evaluation.text_report.findings import sentence
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.html_page import html_page, html_table
 from fastadv.pages.shown_text import marked, shown
+from fastadv.pages.words import bullets
 
 MAX_SHOWN = 200
 """texts of a model, those of the fewest changes first; the rows' file has all"""
@@ -72,13 +73,13 @@ def _lead(results: dict) -> str:
 def _findings(results: dict) -> str:
     controls = [model["control"] for model in results["models"] if model.get("control")]
     words = shown(controls[0].get("words", "class shares")) if controls else "class shares"
-    items = [f"<li>{shown(sentence(one))}</li>" for one in results["findings"]]
+    items = bullets(map(sentence, results["findings"]))
     note = (
         f'<p class="note">A gain counts only beyond the control: the baseline with the robust model\'s {words}. '
         "Rates are of the texts that were right before; at a cap, a success that changed more "
         "counts as failed.</p>\n"
     )
-    return f"<ul>{''.join(items)}</ul>\n{note}" if items else ""
+    return f"{items}{note}" if items else ""
 
 
 def _rates(results: dict) -> str:
@@ -104,7 +105,7 @@ def _per_class(results: dict) -> str:
             found, said = model["per_class"].get(label), model["predicted"].get(label, {})
             attacked = "0" if found is None else f"{found['num_attacked']:,}"
             shares = ["n/a" if found is None else _share(found["success"][cap.name]) for cap in CAPS]
-            said = [_percent(said.get(when)) for when in ("before", "after")]
+            said = [percent(said.get(when)) for when in ("before", "after")]
             lines.append(_line(model, [shown(label), attacked, *shares, *said]))
     note = (
         '<p class="note">Said before, after: the share of all texts that the model gives to this class. Where one '
@@ -134,8 +135,7 @@ def _words(value: Any) -> str:
 
 def _texts(run: AttackedModel) -> str:
     """The texts that fooled a model, and those on which the attack broke."""
-    fooled = [row for row in run.rows if row.outcome == SUCCEEDED]
-    fooled.sort(key=lambda row: (row.num_words_changed, row.row))
+    fooled = fooled_rows(run.rows)
     title = f"<h2>{shown(run.name)}: {len(fooled):,} texts</h2>\n"
     errors = [row for row in run.rows if row.outcome == ERROR]
     broken = "".join(f"<li>row {row.row}: {shown(row.note)}</li>" for row in errors[:MAX_SHOWN])
@@ -147,13 +147,23 @@ def _texts(run: AttackedModel) -> str:
     return f"{title}{more}{table}{broken}"
 
 
-def _text(row: TextAttackRow) -> str:
-    parts = [marked(row.first, row.first_adversarial)]
+def fooled_rows(rows: Sequence[TextAttackRow]) -> List[TextAttackRow]:
+    """Those that fooled the model, of the fewest changes first."""
+    return sorted((r for r in rows if r.outcome == SUCCEEDED), key=lambda r: (r.num_words_changed, r.row))
+
+
+def marked_row(row: TextAttackRow, most: Optional[int] = None) -> str:
+    """The text or pair with its changes (`fastadv.pages.shown_text.marked`)."""
+    parts = [marked(row.first, row.first_adversarial, most)]
     if row.second is not None:
-        parts.append(marked(row.second, row.second_adversarial or ""))
+        parts.append(marked(row.second, row.second_adversarial or "", most))
+    return "<br>".join(parts)
+
+
+def _text(row: TextAttackRow) -> str:
     said = f"{shown(row.predicted)} → {shown(row.predicted_adversarial)}"
     changed = f"{row.num_words_changed} of {row.num_words}"
-    cells = [str(row.row), shown(row.label), said, changed, "<br>".join(parts)]
+    cells = [str(row.row), shown(row.label), said, changed, marked_row(row)]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
@@ -174,7 +184,8 @@ def _share(share: Dict[str, Any]) -> str:
     return f'<span title="{bounds}">{share["value"]:.1%}</span>'
 
 
-def _percent(share: Optional[float]) -> str:
+def percent(share: Optional[float]) -> str:
+    """A share of 1 in per cent."""
     return "n/a" if share is None else f"{share:.1%}"
 
 

@@ -9,7 +9,7 @@ from fastadv.evaluation.intervals import CONFIDENCE
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.chart import text_attack_png
 from fastadv.evaluation.text_report.findings import comparisons, findings, sentence
-from fastadv.evaluation.text_report.page import class_word, page
+from fastadv.evaluation.text_report.page import class_word, page, percent
 from fastadv.evaluation.text_report.rates import predicted_shares, rates, rates_by_class
 from fastadv.evaluation.versions import versions
 from fastadv.files.atomic_file import written_aside
@@ -144,10 +144,6 @@ def _with_interval(share: Dict[str, Any]) -> str:
     if share["value"] is None:
         return "n/a"
     return f"{percent(share['value'])} [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
-
-
-def percent(share: Optional[float]) -> str:
-    return "n/a" if share is None else f"{share:.1%}"
 
 
 def number(value: Optional[float]) -> str:

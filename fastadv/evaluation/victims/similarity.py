@@ -10,7 +10,7 @@ which falls as the error grows, and is ½ where the pair is fooled. As given, ev
 """
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -130,11 +130,3 @@ class SimilarityVictim(TimedVictim):
         # On the border both are a half, and the first of equals is the prediction: moved.
         kept = 0.5 - growth / (2 * (self.scale.length + MARGIN))
         return torch.from_numpy(np.stack([1 - kept, kept], axis=1))
-
-    def get_grad(self, text: Text) -> Dict[str, np.ndarray]:
-        """No gradient: a recipe that needs one is refused before (`fastadv.config.text_attack.ADV_STS_RECIPES`)."""
-        raise UserError("an encoder of sentences has no gradient of a class; expected a recipe without gradients")
-
-    def tokenize(self, texts: Sequence[Text], strip_prefix: bool = False) -> List[List[str]]:
-        """Not asked by recipes without gradients."""
-        raise UserError("an encoder of sentences is not asked for tokens; expected a recipe without gradients")

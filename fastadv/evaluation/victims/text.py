@@ -10,6 +10,7 @@ TextAttack asks it like its own model wrappers: ``victim(texts)``, ``victim.get_
 Shapes: ``N`` texts, ``C`` classes, ``L`` tokens of one text, ``E`` embedding size.
 """
 
+import re
 import time
 from collections import OrderedDict
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
@@ -34,7 +35,7 @@ Text = Union[str, Tuple[str, str]]
 _PIECE_CHARACTERS = 2**20
 """tokenised at once: a fraction of a second, after which a time limit is noticed"""
 
-_SUBWORD_MARKS = ("##", "Ġ", "▁")
+_SUBWORD_MARK = re.compile("^(##)?Ġ?▁?")
 
 
 class OutOfTime(BaseException):
@@ -96,17 +97,11 @@ class TextVictim(TimedVictim):
         self.model, self.batch_size, self.model_folder = classifier, batch_size, model_folder
         self.tokenizer, self.max_length = classifier.encoder.tokenizer, classifier.encoder.max_length
         self.names = classifier.label_map.names
-        self._bias = self._checked(bias)
+        self._bias = None if bias is None else torch.as_tensor(np.asarray(bias, dtype=np.float64))
+        if bias is not None and (self._bias.shape != (len(self.names),) or not torch.isfinite(self._bias).all()):
+            raise UserError(f"bias {list(bias)!r}: expected {len(self.names)} finite numbers, one a class")
         self._cache_size = cache_size
         self._answers: "OrderedDict[Text, Tensor]" = OrderedDict()
-
-    def _checked(self, bias: Optional[Sequence[float]]) -> Optional[Tensor]:
-        if bias is None:
-            return None
-        added = torch.as_tensor(np.asarray(bias, dtype=np.float64))
-        if added.shape != (len(self.names),) or not torch.isfinite(added).all():
-            raise UserError(f"bias {list(bias)!r}: expected {len(self.names)} finite numbers, one a class")
-        return added
 
     def forget(self) -> None:
         self._answers.clear()
@@ -123,15 +118,12 @@ class TextVictim(TimedVictim):
         new = list(dict.fromkeys(text for text in texts if text not in self._answers))
         found = dict(zip(new, self._logits(new))) if new else {}
         logits = torch.stack([found[text] if text in found else self._answers[text] for text in texts])
-        self._keep(found)
-        # In float64 also a class that the model is sure of has room below 1, and every row sums to 1.
-        logits = logits.double() if self._bias is None else logits.double() + self._bias
-        return F.softmax(logits, dim=1)
-
-    def _keep(self, found: Dict[Text, Tensor]) -> None:
         self._answers.update(found)
         while len(self._answers) > self._cache_size:
             self._answers.popitem(last=False)
+        # In float64 also a class that the model is sure of has room below 1, and every row sums to 1.
+        logits = logits.double() if self._bias is None else logits.double() + self._bias
+        return F.softmax(logits, dim=1)
 
     def _logits(self, texts: List[Text]) -> Tensor:
         """(N, C) of texts that all differ."""
@@ -204,9 +196,9 @@ class TextVictim(TimedVictim):
             strip_prefix: without the marks that tell a word's first piece from the others.
         """
         tokens = [self.tokenizer.convert_ids_to_tokens(self._tokens([text])[0][0]) for text in texts]
-        if not strip_prefix:
-            return tokens
-        return [[_stripped(token) for token in of_text] for of_text in tokens]
+        if strip_prefix:
+            return [[_SUBWORD_MARK.sub("", token) for token in of_text] for of_text in tokens]
+        return tokens
 
 
 def _pieces(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
@@ -217,9 +209,3 @@ def _pieces(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
         if size >= _PIECE_CHARACTERS or end == len(texts):
             yield texts[start:end]
             start, size = end, 0
-
-
-def _stripped(token: str) -> str:
-    for mark in _SUBWORD_MARKS:
-        token = token.removeprefix(mark)
-    return token

@@ -16,45 +16,21 @@ _TABLE_HEAD = (
     '<tr><th scope="col"></th><th scope="col">before</th><th scope="col">after</th><th scope="col">change</th>'
     '<th scope="col" class="wide">95 % interval</th><th scope="col" class="wide"></th></tr>'
 )
-
-_GEOMETRY = ("alignment", "uniformity")
-
-_MEANINGS = (
-    (
-        "retrieval",
-        "retrieval@1",
-        "share of attacked sentences whose own clean vector is still the nearest of all held-out ones.",
-    ),
-    (
-        "centred_cosine",
-        "centred cosine",
-        "mean cosine of attacked and clean vector after the model's own mean vector is subtracted from both; a model "
-        "that maps everything to nearly one direction does not score here.",
-    ),
-    (
-        "cosine",
-        "cosine",
-        "the same without subtracting; it rises also when all vectors draw together, so the centred one says more.",
-    ),
-    (
-        "alignment",
-        "alignment",
-        "mean squared distance of one sentence's unit vectors under two dropout masks, lower is better; no labelled "
-        "pairs are involved, so it compares these two models only.",
-    ),
-    (
-        "uniformity",
-        "uniformity",
-        "log of the mean of exp(−2·squared distance) over pairs of sentences: 0 if all coincide, lower is more spread.",
-    ),
-    (
-        "probe",
-        "sentiment probe",
-        "accuracy of a logistic regression on the frozen vectors, one fitted to each model; at a radius it is attacked "
-        "through the probe itself, and a sentence counts only if it stays right. Mistyped words are noise, no attack.",
-    ),
-)
-"""key, name, one sentence"""
+_MEANINGS = {
+    "retrieval": "share of attacked sentences whose own clean vector is still the nearest of all held-out ones.",
+    "centred_cosine": "mean cosine of attacked and clean vector after the model's own mean vector is subtracted from "
+    "both; a model that maps everything to nearly one direction does not score here.",
+    "cosine": "the same without subtracting; it rises also when all vectors draw together, so the centred one says "
+    "more.",
+    "alignment": "mean squared distance of one sentence's unit vectors under two dropout masks, lower is better; no "
+    "labelled pairs are involved, so it compares these two models only.",
+    "uniformity": "log of the mean of exp(−2·squared distance) over pairs of sentences: 0 if all coincide, lower is "
+    "more spread.",
+    "probe": "accuracy of a logistic regression on the frozen vectors, one fitted to each model; at a radius it is "
+    "attacked through the probe itself, and a sentence counts only if it stays right. Mistyped words are noise, no "
+    "attack.",
+}
+"""key -> one sentence"""
 
 _CURVES = ("retrieval", "centred_cosine")
 LOOK_BEFORE, LOOK_AFTER = 4, 0
@@ -97,8 +73,8 @@ def _of_one(name: str, run: RunRecord) -> List[Section]:
         _results_table({name: run}, _table(results["rows"])),
     ]
     charts = curves_of(run)
-    keys = {_base(row) for row in results["rows"]}
-    meanings = [(name, text) for key, name, text in _MEANINGS if key in keys]
+    labels = {_base(row): row["label"].split(" (")[0] for row in results["rows"]}
+    meanings = [(labels[key], text) for key, text in _MEANINGS.items() if key in labels]
     found = [Section("", [Html(_cards(results))]), Section("Before and after training", compared)]
     found += [Section("Under attack", charts)] if charts else []
     return [*found, Section("What each number means", [Html(definitions(meanings))])]
@@ -116,7 +92,7 @@ def _of_several(runs: Dict[str, RunRecord], order: List[str]) -> List[Section]:
     lines = []
     for key, any_row in quantities.items():
         found = (rows.get(key) for rows in by_run.values())
-        changes = [Estimate(*(row[part] for part in ("difference", "low", "high"))) if row else None for row in found]
+        changes = [_change(row) if row else None for row in found]
         lines.append([f"{row_label(any_row)}{_ARROWS.get(any_row['better'], '')}", *changes])
     columns = [Column("quantity", is_text=True), *(Column(name, "+.3f", True) for name in runs)]
     changes = Table("changes", "Change by training", columns, lines)
@@ -136,10 +112,18 @@ def _results_table(runs: Dict[str, RunRecord], html: str) -> Table:
     lines = []
     for name, run in runs.items():
         for row in run.results["rows"]:
-            sides = [Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]) for side in ("before", "after")]
-            change = Estimate(row["difference"], row["low"], row["high"])
-            lines.append([name, row_label(row), row["radius"], *sides, change, _VERDICTS[verdict(row)]])
+            sides = [of_side(row, side) for side in ("before", "after")]
+            lines.append([name, row_label(row), row["radius"], *sides, _change(row), _VERDICTS[verdict(row)]])
     return Table("before-after", "Before and after training", columns, lines, html_whole=html)
+
+
+def of_side(row: dict, side: str) -> Estimate:
+    """What a row has of ``before`` or ``after``."""
+    return Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"])
+
+
+def _change(row: dict) -> Estimate:
+    return Estimate(row["difference"], row["low"], row["high"])
 
 
 def _rows_of(results: dict, key: str) -> List[dict]:
@@ -184,10 +168,7 @@ def _curve(runs: Dict[str, RunRecord], key: str, looks: Dict[str, int], is_alone
 
 
 def _points(rows: List[dict], side: str) -> tuple:
-    measured = [
-        Point(Estimate(float(row["radius"])), Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]))
-        for row in rows
-    ]
+    measured = (Point(Estimate(float(row["radius"])), of_side(row, side)) for row in rows)
     return (Point(Estimate(0.0), Estimate(1.0, 1.0, 1.0)), *measured)
 
 
@@ -195,11 +176,8 @@ def _cards(results: dict) -> str:
     """A gain and a cost at a glance: attacked rows at the middle radius, and what holds without an attack."""
     radii = sorted(results["radii"])
     middle = radii[len(radii) // 2] if radii else None
-    shown = []
-    for row in results["rows"]:
-        is_middle = row["radius"] == middle and _base(row) in ("retrieval", "centred_cosine")
-        if is_middle or row["key"] in ("uniformity", "probe@0"):
-            shown.append(row)
+    keys = ["uniformity", "probe@0"]
+    shown = [r for r in results["rows"] if r["key"] in keys or r["radius"] == middle and _base(r) in _CURVES]
     cards = [
         f'<div class="card"><div class="name">{escape(row_label(row))}</div><div class="values">'
         f'<span class="before">{_number(row["before"], ".2f")}</span><span class="arrow">→</span>'
@@ -212,7 +190,7 @@ def _cards(results: dict) -> str:
 def _table(rows: List[dict]) -> str:
     lines, group = [], None
     for row in rows:
-        row_group = "geometry, clean" if _base(row) in _GEOMETRY else row["label"]
+        row_group = "geometry, clean" if _base(row) in ("alignment", "uniformity") else row["label"]
         if row_group != group:
             lines.append(f'<tr><th colspan="6" scope="rowgroup">{escape(row_group)}</th></tr>')
         group = row_group

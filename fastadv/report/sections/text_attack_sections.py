@@ -2,11 +2,11 @@
 
 from typing import Dict, List, Sequence
 
-from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow
 from fastadv.evaluation.text_report.findings import sentence
+from fastadv.evaluation.text_report.page import fooled_rows, marked_row
 from fastadv.evaluation.text_report.rates import CAPS
 from fastadv.pages.chart import Chart, Point, Series
-from fastadv.pages.shown_text import marked, shown
+from fastadv.pages.shown_text import shown
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.pages.words import bullets, paragraph
 from fastadv.report.named import Found, Looks, found, system_names
@@ -33,14 +33,13 @@ def text_attack_sections(sources: Sequence[Source], looks: Looks) -> List[Sectio
         parts.append(queries)
     for one in records:
         called = {model.name: names[one.source, one.place, model.name] for model in one.record.models}
-        said, said_at_caps = (
-            [sentence(finding, called) for finding in findings]
-            for findings in (one.record.findings, one.record.findings_at_caps)
+        said, at_caps = (
+            bullets(sentence(finding, called) for finding in one.record.findings if (finding["cap"] == "any") is is_any)
+            for is_any in (True, False)
         )
         if said:
-            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{bullets(said)}"))
-        if said_at_caps:
-            at_caps = bullets(said_at_caps)
+            parts.append(Html(f"<h3>{shown(attacks[one[:2]])}</h3>\n{said}"))
+        if at_caps:
             parts.append(Html(f"<details><summary>where few words may change</summary>{at_caps}</details>\n"))
     texts = _texts(records, names, attacks)
     if texts.rows:
@@ -65,23 +64,21 @@ def attack_names(records: Sequence[Found]) -> Dict[tuple, str]:
 
 
 def _rates(records: Sequence[Found], names: dict, attacks: dict) -> Table:
+    shares = {"accuracy": "accuracy, %", "robust_accuracy": "after, %"}
+    at_caps = {cap.name: "success, %" if cap.name == "any" else f"{cap.words}, %" for cap in CAPS}
+    means = {"queries": "queries", "words_changed": "words changed"}
     columns = [Column("model", is_text=True), Column("attack", is_text=True), Column("texts")]
-    columns += [Column("accuracy, %", ".1f", True), Column("after, %", ".1f", True), Column("attacked")]
-    columns += [Column("success, %" if cap.name == "any" else f"{cap.words}, %", ".1f", True) for cap in CAPS]
-    columns += [
-        Column("queries", ".1f", True),
-        Column("words changed", ".1f", True),
-        Column("skipped"),
-        Column("errors"),
-    ]
+    columns += [*(Column(words, ".1f", True) for words in shares.values()), Column("attacked")]
+    columns += [Column(words, ".1f", True) for words in (at_caps | means).values()]
+    columns += [Column("skipped"), Column("errors")]
     lines = []
     for source, place, record in records:
         for model in record.models:
-            shares = {name: share.times(100) for name, share in model.shares.items()}
-            line = [names[source, place, model.name], attacks[source, place], model.counts["texts"]]
-            line += [shares["accuracy"], shares["robust_accuracy"], model.counts["attacked"]]
-            line += [*(shares[cap.name] for cap in CAPS), model.queries, model.words_changed]
-            lines.append([*line, model.counts["skipped"], model.counts["error"]])
+            counts, in_percent = model.counts, {n: model.rates[n].times(100) for n in shares | at_caps}
+            line = [names[source, place, model.name], attacks[source, place], counts["texts"]]
+            line += [*(in_percent[name] for name in shares), counts["attacked"]]
+            line += [*(in_percent[name] for name in at_caps), *(model.rates[name] for name in means)]
+            lines.append([*line, counts["skipped"], counts["error"]])
     caption = (
         "Success is of the texts that were right before; at a cap, a success that changed more failed [95 % interval]"
     )
@@ -94,10 +91,10 @@ def _queries(records: Sequence[Found], names: dict, attacks: dict, looks: Looks)
     controls = set()
     for source, place, record in records:
         for model in record.models:
-            if model.accuracy_drop is None or model.queries.value is None:
+            if model.accuracy_drop is None or model.rates["queries"].value is None:
                 continue
             name = names[source, place, model.name]
-            point = Point(Estimate(100 * model.accuracy_drop), model.queries, attacks[source, place])
+            point = Point(Estimate(100 * model.accuracy_drop), model.rates["queries"], attacks[source, place])
             points.setdefault(name, []).append(point)
             controls |= {name} if model.control_of else set()
     series = [Series(name, tuple(some), looks.of(name), is_open=name in controls) for name, some in points.items()]
@@ -123,28 +120,16 @@ def _texts(records: Sequence[Found], names: dict, attacks: dict) -> Table:
     most = max(1, min(MAX_TEXTS_OF_MODEL, MAX_TEXTS // max(1, num_models)))
     for source, place, record in records:
         for own, rows in record.rows.items():
-            fooled = sorted(
-                (row for row in rows if row.outcome == SUCCEEDED), key=lambda r: (r.num_words_changed, r.row)
-            )
-            for row in fooled[:most]:
-                if len(lines) >= MAX_TEXTS:
-                    break
+            for row in fooled_rows(rows)[: min(most, MAX_TEXTS - len(lines))]:
                 said = f"{row.predicted}\u00a0→\u00a0{row.predicted_adversarial}"
                 changed = f"{row.num_words_changed} of {row.num_words}"
                 line = [attacks[source, place], names[source, place, own], str(row.row), row.label, said, changed]
                 lines.append(
                     [*line, _joined(row.first, row.second), _joined(row.first_adversarial, row.second_adversarial)]
                 )
-                body.append([*map(shown, line), _marked(row)])
+                body.append([*map(shown, line), marked_row(row, MAX_LETTERS)])
     return Table("text-changes", "Texts that fooled a model", csv_columns, lines, html_body=body, html_columns=columns)
 
 
 def _joined(first: str, second: object) -> str:
     return first if second is None else f"{first} / {second}"
-
-
-def _marked(row: TextAttackRow) -> str:
-    parts = [marked(row.first, row.first_adversarial, MAX_LETTERS)]
-    if row.second is not None:
-        parts.append(marked(row.second, row.second_adversarial or "", MAX_LETTERS))
-    return "<br>".join(parts)

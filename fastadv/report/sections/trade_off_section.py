@@ -9,7 +9,7 @@ from fastadv.pages.chart import Chart, Point, Series
 from fastadv.pages.table import Column, Estimate, Table
 from fastadv.report.named import Found, Looks, evaluations_of, found, means_of, system_names
 from fastadv.report.records import Number
-from fastadv.report.sections.before_after_section import LOOK_BEFORE
+from fastadv.report.sections.before_after_section import LOOK_BEFORE, of_side
 from fastadv.report.sections.section import Section
 from fastadv.report.sections.text_attack_sections import attack_names
 from fastadv.report.sources import Source
@@ -65,10 +65,9 @@ def trade_off_section(sources: Sequence[Source], looks: Looks) -> List[Section]:
 
 def _series(of: TradeOff, name: str, looks: Looks, is_alone: bool) -> Series:
     """A point; what a run began from is open, in the colour that it has in the run's other charts."""
-    if name not in of.befores:
-        return Series(name, (Point(*of.pairs[name]),), looks.of(name))
-    look = LOOK_BEFORE if is_alone else looks.of(of.befores[name])
-    return Series(name, (Point(*of.pairs[name]),), look, is_open=True)
+    is_before = name in of.befores
+    look = LOOK_BEFORE if is_before and is_alone else looks.of(of.befores.get(name, name))
+    return Series(name, (Point(*of.pairs[name]),), look, is_open=is_before)
 
 
 def shared_radii(
@@ -127,7 +126,7 @@ def _texts(sources: Sequence[Source], looks: Looks) -> List[TradeOff]:
     for source, place, record in _not_of_an_evaluation(sources, "text_attacks"):
         pairs = {}
         for model in record.models:
-            clean, robust = model.shares["accuracy"].times(100), model.shares["robust_accuracy"].times(100)
+            clean, robust = (model.rates[name].times(100) for name in ("accuracy", "robust_accuracy"))
             if clean.value is not None and robust.value is not None:
                 pairs[names[source, place, model.name]] = (clean, robust)
         if pairs:
@@ -184,13 +183,9 @@ def _probes(sources: Sequence[Source]) -> List[TradeOff]:
         for name in shared:
             clean, attacked = rows_of[name][0], rows_of[name][radius]
             for side, called in (("before", f"{name}, before"), ("after", name)):
-                pairs[called] = (_side(clean, side), _side(attacked, side))
+                pairs[called] = (of_side(clean, side).times(100), of_side(attacked, side).times(100))
         befores = {f"{name}, before": name for name in shared}
         missing = [name for name in rows_of if name not in shared]
         under = f"sentiment probe, %, radius {radius:g}"
         results.append(TradeOff("sentiment probe, clean, %", under, pairs, befores=befores, missing=missing))
     return results
-
-
-def _side(row: dict, side: str) -> Estimate:
-    return Estimate(row[side], row[f"{side}_low"], row[f"{side}_high"]).times(100)

@@ -15,7 +15,6 @@ from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import (
     compare,
-    evaluate_before_after,
     load_measurement,
     measure,
     save_measurement,
@@ -29,24 +28,24 @@ TEXTS = [f"{subject} {opinion}" for subject in SUBJECTS for opinion in OPINIONS]
 LABELS = [int(opinion in ("was good", "is wonderful", "is not sharp")) for _ in SUBJECTS for opinion in OPINIONS]
 
 
-@pytest.fixture
-def cfg():
+HELD_OUT = HeldOut(TEXTS[:24], probe_train=(TEXTS, LABELS), probe_test=(TEXTS[8:24], LABELS[8:24]))
+
+
+def settings():
     return EvaluationConfig(enabled=True, num_sentences=24, radii=[0.2, 0.6], num_steps=3, num_probe_sentences=16)
 
 
 @pytest.fixture
-def held_out():
-    return HeldOut(TEXTS[:24], probe_train=(TEXTS, LABELS), probe_test=(TEXTS[8:24], LABELS[8:24]))
+def cfg():
+    return settings()
 
 
 @pytest.fixture(scope="module")
 def measured(tiny_bert_dir):
-    """What the two fixtures above give on the tiny encoder."""
+    """What `HELD_OUT` gives on the tiny encoder."""
     torch.set_num_threads(1)
-    cfg = EvaluationConfig(enabled=True, num_sentences=24, radii=[0.2, 0.6], num_steps=3, num_probe_sentences=16)
-    held_out = HeldOut(TEXTS[:24], probe_train=(TEXTS, LABELS), probe_test=(TEXTS[8:24], LABELS[8:24]))
     encoder = Encoder.from_pretrained(str(tiny_bert_dir), dtype=torch.float32, pooling="mean", dropout=0.1)
-    return measure(encoder, cfg, held_out, batch_size=7)
+    return measure(encoder, settings(), HELD_OUT, batch_size=7)
 
 
 def test_larger_radii_do_more_harm(measured):
@@ -56,15 +55,15 @@ def test_larger_radii_do_more_harm(measured):
     assert measured["probe@0.1"].mean() <= measured["probe@0"].mean()
 
 
-def test_measurement_does_not_depend_on_batches_or_the_global_seed(tiny_encoder, cfg, held_out):
+def test_measurement_does_not_depend_on_batches_or_the_global_seed(tiny_encoder, cfg):
     encoder = tiny_encoder(dtype=torch.float32, pooling="mean", dropout=0.1)
-    first = measure(encoder, cfg, held_out)
+    first = measure(encoder, cfg, HELD_OUT)
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    again = measure(encoder, cfg, held_out)
+    again = measure(encoder, cfg, HELD_OUT)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(np.array_equal(first[name], again[name]) for name in first)
-    other = measure(encoder, cfg, held_out, batch_size=5)
+    other = measure(encoder, cfg, HELD_OUT, batch_size=5)
     np.testing.assert_allclose(other["cosine@0.2"], first["cosine@0.2"], atol=1e-3)
 
 
@@ -106,34 +105,31 @@ def test_an_attack_weaker_than_noise_is_reported(measured, cfg):
     assert warnings[0].startswith("after: at radius 0.2 retrieval@1 is 1.000 under attack but 0.500")
 
 
-def test_measurements_that_do_not_match_are_refused(measured, cfg):
+def test_a_measurement_survives_its_file_and_one_that_does_not_match_is_refused(measured, cfg, tmp_path):
     with pytest.raises(ValueError, match="do not match in 'cosine@0.6'"):
         compare(measured, {name: values for name, values in measured.items() if name != "cosine@0.6"}, cfg)
-
-
-def test_a_measurement_survives_its_file(measured, tmp_path):
     save_measurement(measured, tmp_path / "before.npz")
     loaded = load_measurement(tmp_path / "before.npz")
     assert list(loaded) == list(measured) and all(np.array_equal(loaded[name], measured[name]) for name in measured)
     assert [path.name for path in tmp_path.iterdir()] == ["before.npz"]
 
 
-def test_a_collapsed_model_retrieves_nothing(tiny_encoder, cfg, held_out):
+def test_a_collapsed_model_retrieves_nothing(tiny_encoder, cfg):
     encoder = tiny_encoder(dtype=torch.float32)
     encoder.hf.encoder.layer[-1].output.LayerNorm.weight.data.zero_()
     encoder.hf.encoder.layer[-1].output.LayerNorm.bias.data.fill_(1)
-    found = measure(encoder, cfg, HeldOut(held_out.sentences))
+    found = measure(encoder, cfg, HeldOut(HELD_OUT.sentences))
     assert found["retrieval@0.2"].sum() == 0
     assert not any(name.startswith("probe") for name in found)
     row = {row["key"]: row for row in compare(found, found, cfg)["rows"]}["uniformity"]
     assert row["before"] == pytest.approx(0, abs=1e-12)
 
 
-def test_broken_weights_are_said(tiny_encoder, cfg, held_out):
+def test_broken_weights_are_said(tiny_encoder, cfg):
     encoder = tiny_encoder(dtype=torch.float32)
     encoder.hf.embeddings.word_embeddings.weight.data.fill_(float("nan"))
     with pytest.raises(UserError, match="NaN or infinity"):
-        measure(encoder, cfg, held_out)
+        measure(encoder, cfg, HELD_OUT)
 
 
 def test_drawn_sentences_differ_after_truncation(tiny_encoder):
@@ -169,15 +165,6 @@ def test_demo_probe_sentences_do_not_overlap(tiny_encoder, tmp_path, cfg):
     cfg.num_probe_sentences = 8000
     with pytest.raises(UserError, match="num_probe_sentences must be 0 .* got 8000"):
         load_held_out(cfg, tiny_encoder())
-
-
-def test_both_halves_in_one_call(tiny_encoder, tmp_path, cfg):
-    (tmp_path / "held.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text in TEXTS))
-    cfg.held_out, cfg.num_probe_sentences = str(tmp_path / "held.jsonl"), 0
-    before, after = (tiny_encoder(dtype=torch.float32, pooling=pooling) for pooling in ("cls", "mean"))
-    results = evaluate_before_after(before, after, cfg, data_field="review")
-    assert results["num_sentences"] == 24
-    assert any(row["difference"] != 0 for row in results["rows"])
 
 
 WIDTH, NUM_WORDS = 5, 30

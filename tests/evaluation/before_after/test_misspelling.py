@@ -33,8 +33,5 @@ def test_about_three_in_ten_of_the_longer_words_are_hit():
     changed = sum(word != "wonderful" for word in misspell(text, 0, 0).split(" "))
     # Swapping the two equal letters of a word changes nothing; "wonderful" has none. Four standard deviations.
     assert abs(changed / 2000 - 0.3) < 4 * (0.3 * 0.7 / 2000) ** 0.5
-
-
-def test_short_words_and_empty_texts_stay():
-    assert misspell("a b cd the", 0, 0) == "a b cd the"
-    assert misspell("", 0, 0) == ""
+    # Short words and empty texts stay.
+    assert misspell("a b cd the", 0, 0) == "a b cd the" and misspell("", 0, 0) == ""

@@ -28,14 +28,11 @@ def test_scale_shift_and_constant_features_do_not_matter():
     np.testing.assert_allclose(logits, expected, atol=2e-3)  # lbfgs stops at a gradient of 1e-4
 
 
-def test_cross_entropy_is_minus_log_p():
+def test_cross_entropy_is_minus_log_p_of_two_classes():
     vectors, labels = blobs(40)
     probe = fit_probe(vectors, labels)
     losses = probe.cross_entropy(torch.from_numpy(labels))(torch.from_numpy(vectors).float())
     p = 1 / (1 + np.exp(-probe.logits(vectors)))
     np.testing.assert_allclose(losses.numpy(), -np.log(np.where(labels == 1, p, 1 - p)), rtol=1e-4, atol=1e-5)
-
-
-def test_one_class_is_refused():
     with pytest.raises(ValueError, match="both present"):
         fit_probe(np.ones((4, 2)), [1, 1, 1, 1])

@@ -20,14 +20,14 @@ from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import build_recipe
 from fastadv.evaluation.recipes.textattack_offline import load_textattack
-from fastadv.evaluation.resources.attack_data import VARIABLE, prepare
+from fastadv.evaluation.resources.attack_data import VARIABLE
 from fastadv.evaluation.text.attack import LabelledText, TextAttackSettings, attack_text, resources_of, seed_by
 from fastadv.evaluation.text.rows import read_rows
 from fastadv.evaluation.text.workers import AttackJob, attack_in_processes
 from fastadv.evaluation.victims.text import TextVictim
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, own_labels, run, write_table
 from tests.evaluation.hostile_texts import HOSTILE
-from tests.evaluation.packages import write_packages
+from tests.evaluation.packages import shared_attack_data
 
 # Words that the small WordNet knows beside those of the other tests.
 ATTACKED = [
@@ -40,15 +40,13 @@ RECIPES = ("deepwordbug", "pwws")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def attack_data(tmp_path_factory):
+def attack_data():
     """The folder of data; in this process and in those that a run starts."""
     if VARIABLE in os.environ:
         load_textattack()
         yield
         return
-    folder = tmp_path_factory.mktemp("attack-data") / "data"
-    prepare(folder, write_packages(tmp_path_factory.mktemp("packages")))
-    os.environ[VARIABLE] = str(folder)
+    os.environ[VARIABLE] = str(shared_attack_data())
     load_textattack()
     yield
     del os.environ[VARIABLE]
@@ -152,10 +150,11 @@ def test_the_order_of_the_texts_has_no_say(folder):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_hostile_texts_are_a_row_each(folder, tmp_path, capfd, recipe):
     classifier = Classifier.from_pretrained(str(folder / "model"))
-    write_table(tmp_path / "hostile.csv", own_labels(classifier, list(HOSTILE.values())))
-    data = tmp_path / "hostile.csv"
-    run(arguments(folder, tmp_path / "out", recipe, "--max_seconds", 5, data=data), capfd)
-    rows = read_rows(tmp_path / "out" / "rows.csv")
+    # The last text is one that TextAttack would cut.
+    data = write_table(tmp_path / "hostile.csv", own_labels(classifier, [*HOSTILE.values(), "a <SPLIT> film"]))
+    run(arguments(folder, tmp_path / "out", recipe, "--max_seconds", 2, data=data), capfd)
+    *rows, split = read_rows(tmp_path / "out" / "rows.csv")
+    assert split.outcome == "error" and split.note.startswith("ValueError: the text holds <SPLIT>")
     assert [row.first for row in rows] == list(HOSTILE.values())
     assert all(row.outcome in ("failed", "succeeded") and row.predicted == row.label for row in rows)
     many = rows[list(HOSTILE).index("many words")]
@@ -195,15 +194,6 @@ def test_queries_are_limited(folder, tmp_path, capfd, recipe):
     assert max(row.num_queries for row in rows) == 6
     ended = [row for row in rows if row.note == "queries"]
     assert ended and all(row.outcome == "failed" and row.num_queries == 6 for row in ended)
-
-
-def test_a_text_that_textattack_would_cut_is_an_error(folder, tmp_path, capfd):
-    classifier = Classifier.from_pretrained(str(folder / "model"))
-    write_table(tmp_path / "texts.csv", own_labels(classifier, ["a <SPLIT> film", "a dull film"]))
-    run(arguments(folder, tmp_path / "out", "pwws", data=tmp_path / "texts.csv"), capfd)
-    rows = read_rows(tmp_path / "out" / "rows.csv")
-    assert [row.outcome == "error" for row in rows] == [True, False]
-    assert rows[0].note.startswith("ValueError: the text holds <SPLIT>")
 
 
 def test_the_classifier_is_asked_for_gradients_by_a2t(folder, tmp_path):

@@ -10,8 +10,9 @@ from huggingface_hub import ModelCard
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.suite.model_card import BEGIN, END, check_cards, write_cards, write_scores_into_card
-from fastadv.evaluation.suite.numbers import Measured, all_numbers
+from fastadv.evaluation.suite.numbers import Measured
 from fastadv.evaluation.suite.schema import ABSOLUTE, FEATURES, OF_RMS, SIMILARITY, Quantity, System
+from tests.report.made import evaluation_record
 
 OTHERS = """---
 license: mit
@@ -51,28 +52,11 @@ def evaluation_of(model, value=71.25, attacked=ATTACKED):
         Measured(sts._replace(set="STS12"), str(model), None, why="no file"),
         Measured(attacked, str(model), 12.5, 10.0, 15.0, 40),
     ]
-    found = all_numbers([System("one", (str(model),))], measured)
-    data = {"path": "senteval", "sha256": "0" * 64, "num_rows": 100}
-    return {
-        "systems": [{"name": "one", "models": [str(model)]}],
-        "models": [
-            {
-                "model": str(model),
-                "name": "one",
-                "system": "one",
-                "kind": "encoder",
-                "pooling": "mean",
-                "max_length": 64,
-                "fingerprint": "0123456789abcdef0123",
-                "why": None,
-            }
-        ],
-        "parts": {name: {"protocol": {"data": data}} for name in ("sts", "embeddings")},
-        "quantities": found.quantities,
-        "numbers": found.numbers,
-        "versions": {"fastadv": "0.1.0", "absent": None},
-        "seed": 0,
-    }
+    found = evaluation_record([System("one", (str(model),))], measured, {"sts": "done", "embeddings": "done"})
+    for part in found["parts"].values():
+        part["protocol"]["data"] = {"path": "senteval", "sha256": "0" * 64, "num_rows": 100}
+    found["models"][0]["fingerprint"] = "0123456789abcdef0123"
+    return {**found, "versions": {"fastadv": "0.1.0", "absent": None}}
 
 
 def test_scores_are_in_the_table_and_in_the_metadata(model):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.labelled.find import LabelledTexts, read_labelled
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder.classifier.text_classifier import Classifier
@@ -88,11 +88,8 @@ def test_pairs_of_texts_are_attacked_at_either_text(folder, tmp_path, capsys, re
     assert succeeded and all(row.second is not None for row in rows)
     changed = {(row.first != row.first_adversarial, row.second != row.second_adversarial) for row in succeeded}
     assert {(True, False), (False, True)} & changed
-    for row in succeeded:
-        remains = row.predicted_adversarial == row.label
-        assert remains == (recipe != "synonym")
-        if recipe == "antonym":
-            assert row.num_words_changed == 1
+    assert all((row.predicted_adversarial == row.label) == (recipe != "synonym") for row in succeeded)
+    assert recipe != "antonym" or all(row.num_words_changed == 1 for row in succeeded)
 
 
 def count_attacks(monkeypatch):
@@ -109,9 +106,13 @@ def count_attacks(monkeypatch):
 def test_a_stopped_run_goes_on_and_settings_do_not_mix(folder, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     attacked = count_attacks(monkeypatch)
+    run(arguments(folder, out, "--max_texts", 4), capsys)
+    few = read_rows(out / "rows.csv")
+    assert len(attacked) == 4 == len(few)
+    # More texts find those that are done.
     run(arguments(folder, out), capsys)
     whole = read_rows(out / "rows.csv")
-    assert attacked == list(range(12))
+    assert sorted(attacked) == list(range(12)) == [row.row for row in whole] and set(few) <= set(whole)
     attacked.clear()
     run(arguments(folder, out), capsys)
     assert attacked == [] and read_rows(out / "rows.csv") == whole
@@ -119,42 +120,26 @@ def test_a_stopped_run_goes_on_and_settings_do_not_mix(folder, tmp_path, capsys,
     (part,) = (out / "parts").glob("*.csv")
     lines = part.read_bytes().split(b"\n")
     part.write_bytes(b"\n".join(lines[:6]) + b"\n" + lines[6][:20])
+    kept = [row.row for row in read_rows(part)]
     run(arguments(folder, out), capsys)
-    assert attacked == list(range(5, 12)) and plain(read_rows(out / "rows.csv")) == plain(whole)
-    for more in (["--seed", 1], ["--max_queries", 3], ["--max_length", 9], ["--batch_size", 2]):
-        attacked.clear()
-        run(arguments(folder, out, *more), capsys)
-        assert attacked == list(range(12))
-    attacked.clear()
+    assert len(kept) == 5 and sorted(attacked + kept) == list(range(12))
+    assert plain(read_rows(out / "rows.csv")) == plain(whole)
+    with locked_writer(part, is_pair=False):
+        assert "another run writes to" in run(arguments(folder, out), capsys, status=2).err
     # What lies in a file counts, not its name.
-    moved = tmp_path / "moved.json"
+    moved, changed = tmp_path / "moved.json", tmp_path / "changed.json"
     SETS.save(moved)
-    run([*arguments(folder, out), "--word_sets", str(moved)], capsys)
-    assert attacked == []
-    WordSets({**SETS.synonyms, "actor": ["one"]}, SETS.antonyms).save(moved)
-    run([*arguments(folder, out), "--word_sets", str(moved)], capsys)
-    assert attacked == list(range(12))
-    attacked.clear()
-    run(arguments(folder, out, models=("b",)), capsys)
-    assert attacked == list(range(12))
-
-
-def test_more_texts_find_those_that_are_done(folder, tmp_path, capsys, monkeypatch):
-    attacked = count_attacks(monkeypatch)
-    run(arguments(folder, tmp_path / "out", "--max_texts", 4), capsys)
-    few = read_rows(tmp_path / "out" / "rows.csv")
-    assert len(attacked) == 4 == len(few)
-    attacked.clear()
-    run(arguments(folder, tmp_path / "out", "--max_texts", 9), capsys)
-    assert len(attacked) == 5
-    rows = read_rows(tmp_path / "out" / "rows.csv")
-    assert len(rows) == 9 and set(few) <= set(rows) and [r.row for r in rows] == sorted(r.row for r in rows)
+    WordSets({**SETS.synonyms, "actor": ["one"]}, SETS.antonyms).save(changed)
+    others = [["--seed", 1], ["--max_queries", 3], ["--max_length", 9], ["--batch_size", 2], ["--word_sets", changed]]
+    given = [arguments(folder, out, *more) for more in others] + [arguments(folder, out, models=("b",))]
+    for number, more in enumerate([arguments(folder, out, "--word_sets", moved), *given]):
+        attacked.clear()
+        run(more, capsys)
+        assert attacked == (list(range(12)) if number else [])
 
 
 def test_the_order_of_the_texts_has_no_say(folder, tmp_path, capsys):
-    data = LabelledTexts(
-        LabelMap(CLASSES), TEXTS[::-1], None, [CLASSES.index(row.label) for row in labels(folder)][::-1]
-    )
+    data = LabelledTexts(LabelMap(CLASSES), TEXTS[::-1], None, [CLASSES.index(name) for name in labels(folder)][::-1])
     write_table(tmp_path / "reversed.csv", data)
     run(arguments(folder, tmp_path / "a"), capsys)
     run(arguments(folder, tmp_path / "b", data=tmp_path / "reversed.csv"), capsys)
@@ -163,10 +148,8 @@ def test_the_order_of_the_texts_has_no_say(folder, tmp_path, capsys):
 
 
 def labels(folder):
-    from fastadv.data.labelled.find import read_labelled
-
     data = read_labelled(str(folder / "mistaken.csv"))
-    return [type("Row", (), {"label": data.label_map.names[label]}) for label in data.labels]
+    return [data.label_map.names[label] for label in data.labels]
 
 
 def test_hostile_texts_are_a_row_each(folder, tmp_path, capsys):
@@ -237,12 +220,7 @@ def test_pairs_to_train_on_are_what_succeeded(folder, tmp_path, capsys):
     with path.open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     assert list(found[0]) == ["first", "label", "first_adversarial"] and len(found) == len(succeeded)
-    for pair, row in zip(found, succeeded):
-        assert (pair["first"], pair["label"], pair["first_adversarial"]) == (
-            row.first,
-            row.label,
-            row.first_adversarial,
-        )
+    assert all(pair == {name: getattr(row, name) for name in found[0]} for pair, row in zip(found, succeeded))
     assert f"{len(succeeded)} pairs" in printed.out
     more = ("--pair_field", "other", "--write_pairs", path)
     run(arguments(folder, tmp_path / "other", *more, data="pairs.csv"), capsys)
@@ -251,7 +229,7 @@ def test_pairs_to_train_on_are_what_succeeded(folder, tmp_path, capsys):
 
 
 def test_only_the_classes_asked_for_are_attacked(folder, tmp_path, capsys):
-    all_labels = [row.label for row in labels(folder)]
+    all_labels = labels(folder)
     chosen = sorted(set(all_labels))[:2]
     run(arguments(folder, tmp_path / "out", "--labels", *chosen), capsys)
     rows = read_rows(tmp_path / "out" / "rows.csv")
@@ -290,15 +268,6 @@ def test_a_second_model_is_set_beside_its_control(folder, tmp_path, capsys):
         assert sum(row.predicted == name for row in rows) / 12 == pytest.approx(share)
 
 
-def test_two_runs_do_not_write_to_one_part(folder, tmp_path, capsys):
-    out = tmp_path / "out"
-    run(arguments(folder, out), capsys)
-    (part,) = (out / "parts").glob("*.csv")
-    with locked_writer(part, is_pair=False):
-        error = run(arguments(folder, out), capsys, status=2).err
-    assert "another run writes to" in error
-
-
 def test_dry_run_checks_and_does_nothing(folder, tmp_path, capsys):
     printed = run(arguments(folder, tmp_path / "out", "--dry_run", "--processes", 2, "--max_queries", 1000), capsys)
     assert "synonym, goal untargeted, 1,000 queries and 120 s a text, in 2 processes" in printed.out
@@ -320,28 +289,17 @@ def test_dry_run_checks_and_does_nothing(folder, tmp_path, capsys):
         (["--write-pairs", "pairs.txt"], "expected a file that ends in .csv"),
         (["--write-pairs", "no/such/pairs.csv"], "expected a file in a folder that exists"),
         (["--max_queries", "0"], "expected a whole number of at least 1"),
+        (["--write-pairs", "p.csv", "--model", "b"], "--write-pairs takes the pairs of one model"),
+        # Without --recipe and --word_sets.
+        (["none", "--recipe", "antonym"], "antonym needs --word_sets"),
+        (["none", "--recipe", "bae"], "bae needs --mlm"),
+        (["none", "--max_queries", "5"], "--max_queries belongs to an attack on text; expected it with --recipe"),
+        (["none", "--write-pairs", "p.csv"], "--write_pairs belongs to an attack on text"),
     ],
 )
 def test_mistakes_end_in_one_line(folder, tmp_path, capsys, change, message):
-    printed = run([*arguments(folder, tmp_path / "out"), *change, "--dry_run"], capsys, status=2)
+    given = arguments(folder, tmp_path / "out")
+    if change[0] == "none":
+        given, change = given[: given.index("--recipe")], change[1:]
+    printed = run([*given, *change, "--dry_run"], capsys, status=2)
     assert message in printed.err and printed.err.count("\n") == 1 and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["--recipe", "antonym"], "antonym needs --word_sets"),
-        (["--recipe", "bae"], "bae needs --mlm"),
-        (["--max_queries", "5"], "--max_queries belongs to an attack on text; expected it with --recipe"),
-        (["--write-pairs", "p.csv"], "--write_pairs belongs to an attack on text"),
-    ],
-)
-def test_what_is_missing_is_named(folder, tmp_path, capsys, change, message):
-    given = ["attack", "--model", str(folder / "a/model"), "--data", str(folder / "mistaken.csv")]
-    printed = run([*given, "--out", str(tmp_path / "out"), *change], capsys, status=2)
-    assert message in printed.err and printed.err.count("\n") == 1
-
-
-def test_pairs_of_two_models_are_refused(folder, tmp_path, capsys):
-    given = arguments(folder, tmp_path / "out", "--write-pairs", tmp_path / "p.csv", models=("a", "b"))
-    assert "--write-pairs takes the pairs of one model" in run(given, capsys, status=2).err

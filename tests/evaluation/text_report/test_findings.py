@@ -33,37 +33,29 @@ def control_of(model, num_fooled, **where):
     return run_of(control_name("base", model), num_fooled, control={"baseline": "base", "robust": model}, **where)
 
 
-def verdict_of(base, model, control=None):
-    return findings([base, model] + ([control] if control else []))[0]["verdict"]
-
-
 @pytest.mark.parametrize(
-    "model,control,verdict",
+    "base,model,control,verdict",
     [
-        (30, 60, "gain"),
-        (30, 30, "lean"),
-        (30, 20, "lean"),
-        (30, 33, "lean"),
-        (30, None, "uncontrolled"),
-        (60, 70, "no gain"),
-        (58, 70, "no gain"),
-        (75, 60, "loss"),
-        (75, None, "loss"),
+        (60, 30, 60, "gain"),
+        (60, 30, 30, "lean"),
+        (60, 30, 20, "lean"),
+        (60, 30, 33, "lean"),
+        (60, 30, None, "uncontrolled"),
+        (60, 60, 70, "no gain"),
+        # 2 of 2 differ one way: p = 0.5.
+        (60, 58, 70, "no gain"),
+        (60, 75, 60, "loss"),
+        (60, 75, None, "loss"),
+        # A control that falls more than the baseline makes no gain.
+        (30, 30, 70, "no gain"),
+        # Five texts that differ one way: 2 / 32 = 0.0625; six: 2 / 64 = 0.03125.
+        (35, 30, None, "no gain"),
+        (36, 30, None, "uncontrolled"),
     ],
 )
-def test_verdicts(model, control, verdict):
-    # Of 60 against 58 or 57 fallen texts nothing follows: 2 of 2 differ one way, p = 0.5.
-    assert verdict_of(run_of("base", 60), run_of("m", model), control and control_of("m", control)) == verdict
-
-
-def test_a_control_that_falls_more_than_the_baseline_makes_no_gain():
-    assert verdict_of(run_of("base", 30), run_of("m", 30), control_of("m", 70)) == "no gain"
-
-
-def test_the_level_is_mcnemars_at_five_percent():
-    # Five texts that differ one way: 2 / 32 = 0.0625; six: 2 / 64 = 0.03125.
-    assert verdict_of(run_of("base", 35), run_of("m", 30)) == "no gain"
-    assert verdict_of(run_of("base", 36), run_of("m", 30)) == "uncontrolled"
+def test_verdicts(base, model, control, verdict):
+    runs = [run_of("base", base), run_of("m", model)] + ([control_of("m", control)] if control else [])
+    assert findings(runs)[0]["verdict"] == verdict
 
 
 def test_a_gain_may_hold_for_any_change_and_not_at_a_cap():

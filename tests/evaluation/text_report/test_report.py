@@ -78,12 +78,6 @@ def test_equal_results_make_equal_files(report, tmp_path):
         assert (tmp_path / name).read_bytes() == (report[0] / name).read_bytes()
 
 
-def test_tuples_will_do_and_the_protocol_may_lie_in_the_facts(tmp_path):
-    rows = drawn_rows(20)
-    results = write_report(tmp_path, [("one", rows, {"protocol": PROTOCOL, "labels": list(LABELS)})])
-    assert results["protocol"] == PROTOCOL and "protocol" not in results["models"][0]
-
-
 @pytest.mark.parametrize("outcome", [None, "skipped", "error"])
 def test_where_nothing_was_attacked_all_files_are_there_and_say_so(tmp_path, outcome):
     rows = [] if outcome is None else [made_row(row, outcome, LABELS[row % 4]) for row in range(8)]
@@ -94,16 +88,14 @@ def test_where_nothing_was_attacked_all_files_are_there_and_say_so(tmp_path, out
     assert "No text fooled it." in (tmp_path / "text-attack.html").read_text()
 
 
-def test_no_run_at_all(tmp_path):
-    results = write_report(tmp_path, [], {})
-    assert results["models"] == [] and text_table(results)
-
-
-def test_a_score_of_nan_is_null(tmp_path):
+def test_runs_may_be_tuples_or_none_the_protocol_a_fact_and_nan_is_null(tmp_path):
+    assert write_report(tmp_path, [], {})["models"] == [] and text_table(write_report(tmp_path, [], {}))
     rows = [made_row(0, "failed", score=float("nan"), score_adversarial=float("nan")), made_row(1, "failed")]
-    results = write_report(tmp_path, [("a", rows, {"loss": float("nan"), "sizes": np.array([1.0, np.inf])})])
-    assert results["models"][0]["rates"]["score"]["value"] is None
-    assert results["models"][0]["loss"] is None and results["models"][0]["sizes"] == [1.0, None]
+    facts = {"loss": float("nan"), "sizes": np.array([1.0, np.inf]), "protocol": PROTOCOL, "labels": list(LABELS)}
+    results = write_report(tmp_path, [("a", rows, facts)])
+    (model,) = results["models"]
+    assert results["protocol"] == PROTOCOL and "protocol" not in model
+    assert model["rates"]["score"]["value"] is None and model["loss"] is None and model["sizes"] == [1.0, None]
 
 
 def test_the_page_is_sound_and_no_text_becomes_markup(tmp_path):
@@ -133,9 +125,7 @@ def test_changes_are_marked_where_they_are():
     assert marked("a good film", "a film") == "<bdi>a <del>good</del> film</bdi>"
     assert marked("a film", "a good film") == "<bdi>a <ins>good</ins> film</bdi>"
     assert marked("a film", "a film") == "<bdi>a film</bdi>" and marked("", "") == "<bdi></bdi>"
-
-
-def test_a_long_text_is_shown_from_before_its_first_change_on():
+    # Of a long text, from before its first change on.
     words = [f"w{i}" for i in range(5000)]
     changed = [*words[:3000], "other", *words[3001:]]
     found = marked(" ".join(words), " ".join(changed))
