@@ -21,7 +21,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.planning.cards import CARDS, LINKS, Card
 from fastadv.planning.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
-from fastadv.planning.memory import Memory, memory
+from fastadv.planning.memory import memory
 from fastadv.planning.model_shape import NoShape
 from fastadv.planning.wire import bytes_sent, traffic
 
@@ -208,19 +208,13 @@ def _tera(flops: float) -> str:
 _COLUMNS = ("weights", "gradients", "optimizer", "eta_table", "generator", "buffers", "activations", "total", "on_host")
 
 
-def memory_rows(
-    costs: StepCosts, batch: BatchSize, num_gpus: int, is_fused: bool = True, stages=(0, 1, 2, 3)
-) -> list[tuple[int, Memory]]:
-    """Of each ZeRO stage, with what of the config's offloading it has."""
-    return [(stage, memory(costs, batch, num_gpus, stage, is_fused)) for stage in stages]
-
-
 def _memory(costs: StepCosts, batch: BatchSize, options: PlanOptions) -> list[str]:
     engine = costs.config.engine
     is_fused = engine.attention != "matmul" and (options.card is not None or torch.cuda.is_available())
     names = "".join(f"{name.replace('_', ' '):>12}" for name in _COLUMNS)
     lines = [f"memory      GiB a GPU by ZeRO stage; * is the config's\n            {'':7}{names}"]
-    for stage, found in memory_rows(costs, batch, options.num_gpus, is_fused):
+    for stage in range(4):
+        found = memory(costs, batch, options.num_gpus, stage, is_fused)
         mark = "*" if stage == engine.zero_stage else " "
         numbers = "".join(f"{getattr(found, name) / GIB:12.3f}" for name in _COLUMNS)
         lines.append(f"            {mark} {stage:<5}{numbers}")

@@ -176,9 +176,7 @@ def _run_and_tell(action, is_mine: bool):
         except BaseException as caught:
             error = caught
             failure = _to_tell(caught)
-    told = [None] * world_size()
-    # Pickled, but by the ranks of this very run.
-    dist.all_gather_object(told, (failure, value))
+    told = from_all_ranks((failure, value))
     if error is not None:
         raise error
     for failure, _ in told:
@@ -202,6 +200,7 @@ def from_all_ranks(value: T) -> list[T]:
     if world_size() == 1:
         return [value]
     values = [None] * world_size()
+    # Pickled, but by the ranks of this very run.
     dist.all_gather_object(values, value)
     return values
 

@@ -15,12 +15,12 @@ from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
 from fastadv.data.tokenize_texts import tokenize
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
-from fastadv.encoder.attention.layout import padding_of
+from fastadv.encoder.attention.layout import first_rows, padding_of
 from fastadv.encoder.cast import CastWeights
 from fastadv.encoder.dropout import set_dropout
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.packed import PackedModel, why_not_packed
-from fastadv.encoder.pooling import POOLINGS, cls_pool, first_last_pool, mean_pool
+from fastadv.encoder.pooling import POOLINGS, mean_pool
 from fastadv.encoder.positions import first_position, num_positions
 from fastadv.encoder.weights.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.weights.lora import add_lora
@@ -310,13 +310,14 @@ class Encoder(nn.Module):
         return self._widened(self._first_and_last(x, batch, dropout)[1])
 
     def pool(self, first: Tensor, last: Tensor, batch: PackedBatch) -> Tensor:
-        """h (B, D) of the last hidden states (T, D); first_last reads the embedding output (T, D) too."""
+        """h (B, D) of the last hidden states (T, D): the first token's, or their mean.
+
+        first_last takes the mean of the average with the embedding output (T, D) (BERT-flow, SimCSE).
+        """
         padding = padding_of(batch)
         if self.pooling == "cls":
-            return cls_pool(last, padding)
-        if self.pooling == "mean":
-            return mean_pool(last, batch.lengths, padding)
-        return first_last_pool(first, last, batch.lengths, padding)
+            return first_rows(last, padding)
+        return mean_pool((first + last) / 2 if self.pooling == "first_last" else last, batch.lengths, padding)
 
     def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
         is_on = self.training if dropout is None else dropout

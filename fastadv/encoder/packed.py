@@ -108,7 +108,9 @@ class PackedModel:
         keys and values still see every token, so the result is the same.
         """
         padding = padding_of(batch)
-        first = self._finish_embedding(x, batch, dropout) if self.perturb_at == "word" else x
+        first = x
+        if self.perturb_at == "word":
+            first = _dropout(self._normed_embedding(x, batch), self.hf.embeddings.dropout, dropout)
         first = first if dtype is None else first.to(dtype)
         to_hidden = self.family.to_hidden(self.hf)
         if to_hidden is not None:
@@ -129,9 +131,6 @@ class PackedModel:
             else:
                 states = recomputed(_run_layer, *arguments, inside=self.recompute_inside)
         return first, states[:num_tokens] if rows is None and not first_tokens_only else states
-
-    def _finish_embedding(self, words: Tensor, batch: PackedBatch, dropout: bool) -> Tensor:
-        return _dropout(self._normed_embedding(words, batch), self.hf.embeddings.dropout, dropout)
 
     def _normed_embedding(self, words: Tensor, batch: PackedBatch) -> Tensor:
         embeddings = self.hf.embeddings

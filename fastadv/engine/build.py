@@ -22,7 +22,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
-from fastadv.perturbation import Search
+from fastadv.perturbation import Search, ball
 from fastadv_kernels import BackendError, set_backend
 
 
@@ -198,11 +198,9 @@ def _build_head(config: Config, encoder, label_map: LabelMap) -> nn.Module:
 
 def check_resolution(config: Config, step: Step, batch: PackedBatch) -> None:
     """Refuses a ball too small for the compute type to hold (METHODS 1); one clean embedding of one batch."""
-    from fastadv.perturbation import check_resolution as check
-
     if step.objective.needs.adversarial is None:
         return
     with torch.no_grad():
         x = step.encoder.embed(batch.to(step.encoder.device), dropout=False)
-    dtype: torch.dtype | None = torch.bfloat16 if config.engine.precision == "bf16" else None
-    check(x, batch.to(x.device), step.plan, dtype)
+    dtype = torch.bfloat16 if config.engine.precision == "bf16" else None
+    ball.check_resolution(x, batch.to(x.device), step.plan, dtype)

@@ -149,7 +149,6 @@ class Views:
     last_pass: float = 1.0
     """factor of a term that only the last pass has: where N passes train (`reuse: free`) each counts 1/N, so it is N on
     the last and 0 on the others; 1 where there are no such passes"""
-
     tokens: Optional[Tensor] = None
     """(T, D) last hidden states of the clean pass; where `Needs.tokens`"""
     variants: Mapping[str, Variant] = field(default_factory=dict)

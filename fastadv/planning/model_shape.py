@@ -5,10 +5,8 @@ a ``config.json`` is enough. Freezing and adapters are put in as in a run.
 """
 
 import copy
-import inspect
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Iterable, Optional, Sequence
+from typing import Iterable, Optional
 
 import torch
 from torch import nn
@@ -18,7 +16,7 @@ from fastadv.encoder.families import FAMILIES
 from fastadv.encoder.packed import why_not_packed
 from fastadv.encoder.weights.depth import freeze_layers, layer_modules
 from fastadv.encoder.weights.lora import add_lora
-from fastadv.encoder.weights.source import quiet_transformers
+from fastadv.encoder.weights.source import quiet_transformers, without_pooler
 from fastadv.errors import UserError
 
 
@@ -99,38 +97,12 @@ def shape_of(encoder: EncoderConfig, model_config) -> ModelShape:
     Args:
         model_config: the transformers configuration of ``encoder.model``.
     """
-    targets = tuple(encoder.lora_target_modules) if encoder.lora_target_modules is not None else None
-    return _shape(
-        type(model_config),
-        model_config.to_json_string(use_diff=False),
-        encoder.path,
-        encoder.dropout,
-        encoder.num_frozen_layers,
-        encoder.lora_rank,
-        targets,
-    )
-
-
-# A loop that asks for its FLOPs every step must not build a model every step.
-@lru_cache(maxsize=16)
-def _shape(
-    config_class: type,
-    text: str,
-    path: str,
-    dropout: Optional[float],
-    num_frozen: Optional[int],
-    lora_rank: Optional[int],
-    lora_targets: Optional[Sequence[str]],
-) -> ModelShape:
-    import json
-
-    config = config_class.from_dict(json.loads(text))
-    hf = on_meta(config)
-    if num_frozen is not None:
-        freeze_layers(hf, num_frozen)
-    if lora_rank is not None:
-        add_lora(hf, lora_rank, None, lora_targets)
-    return measure(hf, path, dropout)
+    hf = on_meta(model_config)
+    if encoder.num_frozen_layers is not None:
+        freeze_layers(hf, encoder.num_frozen_layers)
+    if encoder.lora_rank is not None:
+        add_lora(hf, encoder.lora_rank, None, encoder.lora_target_modules)
+    return measure(hf, encoder.path, encoder.dropout)
 
 
 def on_meta(config, of_language_model: bool = False) -> nn.Module:
@@ -139,13 +111,9 @@ def on_meta(config, of_language_model: bool = False) -> nn.Module:
 
     auto = AutoModelForMaskedLM if of_language_model else AutoModel
     config = copy.deepcopy(config)
-    options = {}
-    model_class = auto._model_mapping.get(type(config), None)
-    if inspect.isclass(model_class) and "add_pooling_layer" in inspect.signature(model_class.__init__).parameters:
-        options["add_pooling_layer"] = False
     try:
         with quiet_transformers(), torch.device("meta"):
-            return auto.from_config(config, trust_remote_code=False, **options)
+            return auto.from_config(config, trust_remote_code=False, **without_pooler(auto, config))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise NoShape(f"no model of type {config.model_type} can be made without weights: {reason}") from error

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from fastadv.encoder.classifier.text_classifier import Classifier
-from tests.evaluation.attacked import CLASSES, SETS, TEXTS, own_labels, save_two_classifiers, write_table
+from tests.evaluation.attacked import (
+    CLASSES,
+    SETS,
+    TEXTS,
+    make_classifier,
+    own_labels,
+    save_two_classifiers,
+    write_table,
+)
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +42,9 @@ def attacked_folder(tmp_path_factory, tiny_bert_dir):
         labels = first.classify_texts(TEXTS, second).argmax(axis=1)
         writer.writerows(zip(TEXTS, second, (CLASSES[label] for label in labels)))
     return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny_bert_dir):
+    """A small classifier in float64."""
+    return make_classifier(tiny_bert_dir)

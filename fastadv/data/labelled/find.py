@@ -89,28 +89,26 @@ def _with_own_columns(source, name: str, label_field: str, field: str, pair_fiel
     return source
 
 
-class LabelledFiles:
+class LabelledFiles(Files):
     """Files with columns, of any mixture of formats."""
 
     given = None
 
     def __init__(self, found: FoundFiles, text_columns: Tuple[str, ...], label_column: str):
+        super().__init__(found.paths, (*text_columns, label_column), found.ignored, numbers=(label_column,))
         self.text_columns, self.label_column = text_columns, label_column
-        self._types = f"{' and '.join(text_columns)}: text, {label_column}: a name or a whole number"
-        self._columns = (*text_columns, label_column)
-        self._files = Files(found.paths, self._columns, found.ignored, numbers=(label_column,))
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        content, num_rows = self._files.identity()
+        content, num_rows = super().identity()
         # Places in a folder name its files; that of a file alone is known without the cache.
-        names = [path.name for path in self._files.paths] if len(self._files.paths) > 1 else []
+        names = [path.name for path in self.paths] if len(self.paths) > 1 else []
         return f"labelled-{content}-{names}", num_rows
 
     def rows(self, report: LineReport) -> Iterator[LabelledRow]:
-        report.ignored_files.extend(self._files.ignored)
-        for path in self._files.paths:
-            fault, num_rows = FirstFault(path, self._types), 0
-            records = placed_records(path, self._columns, fault, MAX_BYTES_PER_LINE, numbers=(self.label_column,))
+        report.ignored_files.extend(self.ignored)
+        for path in self.paths:
+            fault, num_rows = FirstFault(path, _types(self)), 0
+            records = placed_records(path, self.fields, fault, MAX_BYTES_PER_LINE, self.numbers)
             try:
                 for (*texts, label), where in records:
                     num_rows += 1
@@ -123,7 +121,11 @@ class LabelledFiles:
                 raise UserError(f"{path} holds no labelled row")
 
 
-class LabelledColumns:
+def _types(source: LabelledSource) -> str:
+    return f"{' and '.join(source.text_columns)}: text, {source.label_column}: a name or a whole number"
+
+
+class LabelledColumns(Columns):
     """Columns of a `datasets` split. Classes that it has names for go by these, in their order."""
 
     def __init__(
@@ -134,15 +136,15 @@ class LabelledColumns:
         pair_field: Optional[str],
         known: Optional[KnownDataset],
     ):
-        self.name, there = found.name, found.rows.column_names
+        there = found.rows.column_names
         parts: Tuple[str, ...] = (field,) if pair_field is None else (field, pair_field)
         self._is_joined = False
         if known is not None and parts == (TEXT,) and TEXT not in there and set(known.texts) <= set(there):
             parts, self._is_joined = known.texts, known.is_joined
         if known is not None and label_field == LABEL and LABEL not in there and known.label in there:
             label_field = known.label
+        super().__init__(found.rows, found.name, (*parts, label_field))
         self.text_columns, self.label_column = ((" + ".join(parts),) if self._is_joined else parts), label_field
-        self._columns = Columns(found.rows, found.name, (*parts, label_field))
         self._skips_unlabelled = known is not None and known.skips_unlabelled
         self.given = self._names_of(found.rows.features[label_field], known)
 
@@ -150,23 +152,22 @@ class LabelledColumns:
         names = getattr(feature, "names", None)
         if names is not None:
             return tuple(names)
-        dtype = str(getattr(feature, "dtype", None))
+        dtype = str(getattr(feature, "dtype", feature))
         if not dtype.startswith(("int", "uint", "string", "large_string")):
             raise UserError(
-                f"the column {self.label_column!r} of {self.name} holds {getattr(feature, 'dtype', feature)}; expected "
+                f"the column {self.label_column!r} of {self.name} holds {dtype}; expected "
                 "classes: names or whole numbers, for scores (regression) are not trained on"
             )
         is_its_label = known is not None and self.label_column == known.label
         return known.names if is_its_label and "int" in dtype else None
 
     def identity(self) -> Tuple[str, Optional[int]]:
-        content, num_rows = self._columns.identity()
+        content, num_rows = super().identity()
         return f"labelled-{content}-{self._is_joined}-{self._skips_unlabelled}-{self.name}", num_rows
 
     def rows(self, report: LineReport) -> Iterator[LabelledRow]:
-        column, numbers = self.label_column, (self.label_column,)
-        fault = FirstFault(None, f"{' and '.join(self.text_columns)}: text, {column}: a name or a whole number")
-        for number, (*texts, label) in enumerate(self._columns.values()):
+        column, fault = self.label_column, FirstFault(None, _types(self))
+        for number, (*texts, label) in enumerate(self.values()):
             report.num_lines += 1
             where = f"{self.name} row {number}"
             if isinstance(label, int) and self.given is not None:
@@ -174,22 +175,16 @@ class LabelledColumns:
                     report.note("unlabelled", where)
                     continue
                 if not 0 <= label < len(self.given):
-                    why = (
-                        "no label (-1)"
-                        if label == -1
-                        else f"the label {label} is unknown; known are 0 to {len(self.given) - 1}"
-                    )
+                    known = f"known are 0 to {len(self.given) - 1}"
+                    why = "no label (-1)" if label == -1 else f"the label {label} is unknown; {known}"
                     fault.fail(f"{where}, column {column}", why)
                 label = self.given[label]
             if self._is_joined:
                 texts = [" ".join(text.strip() for text in texts if text is not None and text.strip())]
-            record = checked_record(
-                (*texts, label), (*self.text_columns, column), where, fault, True, MAX_BYTES_PER_LINE, numbers
-            )
+            values, names = (*texts, label), (*self.text_columns, column)
+            *texts, label = checked_record(values, names, where, fault, True, MAX_BYTES_PER_LINE, (column,))
             report.num_sentences += 1
-            *texts, label = record
-            if self.given is None:
-                label = _class(label, where, column, fault)
+            label = _class(label, where, column, fault) if self.given is None else label
             yield LabelledRow(tuple(texts), label, self.name, where)
 
 

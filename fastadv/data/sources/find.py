@@ -121,12 +121,12 @@ class Columns:
             if field not in rows.column_names:
                 raise no_such_column(name, field, rows.column_names)
         # A selection or a shuffle lives in an index beside the table; with_format keeps it in force.
-        self.rows = rows.select_columns(list(dict.fromkeys(fields))).with_format("arrow")
+        self.table = rows.select_columns(list(dict.fromkeys(fields))).with_format("arrow")
         self.name, self.fields = name, tuple(fields)
 
     def values(self) -> Iterator[Tuple[object, ...]]:
         """The columns' values row by row, as Arrow has them: a class is its number."""
-        for table in self.rows.iter(batch_size=_ROWS_A_READ):
+        for table in self.table.iter(batch_size=_ROWS_A_READ):
             yield from zip(*(table.column(field).to_pylist() for field in self.fields))
 
     def identity(self) -> Tuple[str, Optional[int]]:
@@ -135,7 +135,7 @@ class Columns:
             for value in values:
                 encoded = repr(value).encode("utf-8", errors="surrogatepass")
                 digest.update(len(encoded).to_bytes(8, "little") + encoded)
-        return f"column-{digest.hexdigest()}", len(self.rows)
+        return f"column-{digest.hexdigest()}", len(self.table)
 
     def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         is_column_named = len(self.fields) > 1

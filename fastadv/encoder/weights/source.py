@@ -118,12 +118,7 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
     from transformers import AutoModel
 
     _check_safetensors(source)
-    options = {}
-    model_class = AutoModel._model_mapping.get(type(source.config), None)
-    # Some types (Funnel) map to several classes.
-    if inspect.isclass(model_class):
-        if "add_pooling_layer" in inspect.signature(model_class.__init__).parameters:
-            options["add_pooling_layer"] = False
+    options = without_pooler(AutoModel, source.config)
     if source.config.model_type == "modernbert":
         # Where flash-attn is installed it would choose that, and take the padding out before its embeddings.
         options["attn_implementation"] = "sdpa"
@@ -147,6 +142,14 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
             f"model {source.name!r} lacks {len(missing)} weights of {type(hf_model).__name__}: {missing[0]}"
         )
     return hf_model
+
+
+def without_pooler(auto, config) -> dict[str, bool]:
+    """The option that leaves out the pooler of a model which ``auto`` makes of ``config``, where it has that option."""
+    model_class = auto._model_mapping.get(type(config), None)
+    # Some types (Funnel) map to several classes.
+    options = inspect.signature(model_class.__init__).parameters if inspect.isclass(model_class) else ()
+    return {"add_pooling_layer": False} if "add_pooling_layer" in options else {}
 
 
 def load_tokenizer(source: ModelSource):

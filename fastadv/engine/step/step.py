@@ -34,7 +34,7 @@ from fastadv.engine.step.views import clean_views, joined, with_adversarial
 from fastadv.files.clock import no_clock
 from fastadv.objectives.base import Objective, Views
 from fastadv.objectives.terms import logged_name
-from fastadv.perturbation import AdaptiveReuse, EtaTable, Search
+from fastadv.perturbation import EtaTable, Search
 
 
 class Step(nn.Module):
@@ -114,11 +114,6 @@ class Step(nn.Module):
     def eta_table(self) -> EtaTable | None:
         """V, where there is one."""
         return None if self.search is None else self.search.eta_table
-
-    @property
-    def adaptive(self) -> AdaptiveReuse | None:
-        """What ``reuse: adaptive`` has learned."""
-        return None if self.search is None else self.search.adaptive
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """The loss of one batch, a scalar.

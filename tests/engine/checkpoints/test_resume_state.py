@@ -25,7 +25,7 @@ def state_of(trainer):
         "generator": torch.get_rng_state(),
         "position": vars(trainer.position),
         "V": step.eta_table.state_dict() if step.eta_table is not None else None,
-        "adaptive": step.adaptive.state_dict(),
+        "adaptive": step.search.adaptive.state_dict(),
         "best weights": trainer.selection.load(trainer.position.best_step),
     }
     return copied(state)

@@ -64,17 +64,13 @@ def test_a_series_may_have_a_name_of_its_own(reports):
         ("batch 8", None, "antonym-0"),
     ]
     assert epoch_table(points).split("\n")[0].startswith("batch 8, epoch 1: ")
+    assert parse_run("1.5=runs/a=b") == (None, 1.5, "runs/a=b") and parse_run("a:b:3=x") == ("a:b", 3.0, "x")
 
 
 @pytest.mark.parametrize("given", ["runs/a", "a=b", "=b", "-1=b", "nan=b", "inf=b", "x:=b", "1="])
 def test_what_is_no_run(given):
     with pytest.raises(UserError, match=r"expected \[SERIES:\]EPOCH=FOLDER"):
         parse_run(given)
-
-
-def test_runs_are_read_as_they_are_written():
-    assert parse_run("1.5=runs/a=b") == (None, 1.5, "runs/a=b")
-    assert parse_run("a:b:3=x") == ("a:b", 3.0, "x")
 
 
 def test_what_is_refused(reports, tmp_path):

@@ -23,13 +23,6 @@ from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier
 from tests.evaluation.attacked_rows import made_row
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    from tests.conftest import write_tiny_bert
-
-    return make_classifier(write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert"))
-
-
 def attacked_rows(is_pair=False):
     rows = []
     for number, text in enumerate(TEXTS):
@@ -79,6 +72,15 @@ def test_every_quantity_against_plain_loops():
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-12)
+    # Texts that no attack has changed are at no distance.
+    found = distances(clean, clean, None)
+    assert not found["mse_positive"].any() and np.abs(found["kl_positive"]).max() < 1e-12
+    assert set(found) == {"mse_positive", "kl_positive", "ctr"}
+    # Large logits leave finite divergences.
+    large = np.array([[900.0, 0.0, 0.0, -900.0], [0.0, 1.0, 2.0, 3.0]])
+    clean, adversarial = (Classified(np.ones((2, 3)), large * [[sign], [1]]) for sign in (1, -1))
+    found = distances(clean, adversarial, None)["kl_positive"]
+    assert found[0] == pytest.approx(1800) and found[1] == 0
 
 
 def test_every_text_has_one_fixed_negative_of_another_class():
@@ -89,14 +91,6 @@ def test_every_text_has_one_fixed_negative_of_another_class():
     found = fixed_negatives(labels).tolist()
     assert found == [3, 0, 1, 2, 3, 0]
     assert fixed_negatives(["a", "a"]) is None and fixed_negatives([]) is None
-
-
-def test_texts_that_no_attack_changed_are_at_no_distance():
-    rng = np.random.default_rng(1)
-    clean = Classified(rng.normal(size=(6, 5)), rng.normal(size=(6, 4)))
-    found = distances(clean, clean, None)
-    assert not found["mse_positive"].any() and np.abs(found["kl_positive"]).max() < 1e-12
-    assert set(found) == {"mse_positive", "kl_positive", "ctr"}
 
 
 def test_the_contrast_does_not_see_lengths_and_one_pair_has_none():
@@ -119,13 +113,6 @@ def test_classified_is_what_the_classifier_says(classifier, is_pair):
     assert np.exp(found.log_probabilities).sum(axis=1) == pytest.approx(np.ones(len(TEXTS)))
 
 
-def test_large_logits_leave_finite_divergences():
-    clean = Classified(np.ones((2, 3)), np.array([[900.0, 0.0, 0.0, -900.0], [0.0, 1.0, 2.0, 3.0]]))
-    adversarial = Classified(np.ones((2, 3)), np.array([[-900.0, 0.0, 0.0, 900.0], [0.0, 1.0, 2.0, 3.0]]))
-    found = distances(clean, adversarial, None)["kl_positive"]
-    assert found[0] == pytest.approx(1800) and found[1] == 0
-
-
 def test_only_successes_are_pairs_and_no_more_than_asked_for():
     pairs = AttackedPairs.of_rows(attacked_rows())
     kept = [row for row in attacked_rows() if row.outcome == "succeeded"]
@@ -146,9 +133,7 @@ def test_the_record_holds_means_of_the_models_own_distances(classifier):
     assert record["models"][0]["accuracy_adversarial"] == pytest.approx(right)
     json.dumps(record, allow_nan=False)
     assert "MSE, positive pairs ↓" in pair_table(record)
-
-
-def test_one_class_has_no_negative_pairs(classifier):
+    # One class has no negative pairs.
     pairs = AttackedPairs.of_rows([made_row(i, "succeeded", "good", first=TEXTS[i]) for i in range(3)])
     record = measure_pairs({"a": lambda: classifier}, pairs)
     assert record["models"][0]["kl_negative"] is None and "n/a" in pair_table(record)

@@ -20,7 +20,7 @@ from fastadv.evaluation.papers.perturbation_map import (
     project,
     write_map,
 )
-from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier, write_table
+from tests.evaluation.attacked import CLASSES, TEXTS, write_table
 
 SETS = WordSets(
     synonyms={"film": ["movie"], "movie": ["film"], "funny": ["sharp"], "terrible": ["bad"], "story": ["plot"]},
@@ -33,13 +33,6 @@ def labelled(num_texts=24, is_pair=False):
     texts = [f"{TEXTS[i % len(TEXTS)]} {'a good film' if i % 3 else 'never'} {i}" for i in range(num_texts)]
     second = [f"the great story {i}" for i in range(num_texts)] if is_pair else None
     return LabelledTexts(LabelMap(CLASSES), texts, second, [i % 4 for i in range(num_texts)])
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    from tests.conftest import write_tiny_bert
-
-    return make_classifier(write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert"))
 
 
 @pytest.mark.parametrize("is_pair", [False, True])

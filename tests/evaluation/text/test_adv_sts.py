@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from fastadv.cli.main import main
 from fastadv.config.text_attack import ADV_STS_RECIPES, TEXTATTACK_RECIPES, TextAttackSettings
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
-from fastadv.evaluation.resources.attack_data import VARIABLE, prepare
+from fastadv.evaluation.resources.attack_data import VARIABLE
 from fastadv.evaluation.text import adv_sts
 from fastadv.evaluation.text.adv_sts import AdvStsData, AdvStsRun, bands_of, correlations, in_bands, matched_scale
 from fastadv.evaluation.text.rows import read_rows, write_rows
@@ -22,7 +20,7 @@ from fastadv.evaluation.victims import similarity as similarity_victim
 from fastadv.evaluation.victims.similarity import Scale, SimilarityVictim, is_fooled
 from tests.evaluation.attacked import TEXTS
 from tests.evaluation.attacked_rows import made_row
-from tests.evaluation.packages import write_packages
+from tests.evaluation.packages import require_textattack, shared_attack_data
 
 SETS = WordSets(
     synonyms={
@@ -99,14 +97,12 @@ def test_a_point_exactly_is_fooled_and_less_is_not():
     assert victim.set_pair("a", "a", 5.0) == 5.0
     found = victim(["b", "c"])
     assert found[0].tolist() == [0.5, 0.5] and int(found[0].argmax()) == 0 and int(found[1].argmax()) == 1
-
-
-def test_probabilities_fall_as_the_error_grows():
+    # Probabilities fall as the error grows.
     victim = SimilarityVictim(Words(), Scale(0.0, 5.0), "second")
     victim.set_pair(TEXTS[3], TEXTS[3], 5.0)
-    kept = victim(list(TEXTS))[:, 1].numpy()
     errors = [5 - score_by_hand(TEXTS[3], text, 0, 5) for text in TEXTS]
-    assert (np.argsort(-kept, kind="stable") == np.argsort(errors, kind="stable")).all()
+    order = np.argsort(-victim(list(TEXTS))[:, 1].numpy(), kind="stable")
+    assert (order == np.argsort(errors, kind="stable")).all()
 
 
 def test_a_text_is_encoded_once_while_its_pair_is_attacked():
@@ -249,13 +245,10 @@ def test_a_stopped_run_goes_on_and_another_setting_starts_anew(tmp_path, tiny_be
 
 
 @pytest.fixture
-def attack_data(tmp_path, monkeypatch):
+def attack_data(monkeypatch):
     """Those of the environment, or a WordNet of a dozen words."""
-    if find_spec("textattack") is None:
-        pytest.skip("TextAttack is not installed")
-    if VARIABLE not in os.environ:
-        prepare(tmp_path / "attack-data", write_packages(tmp_path / "packages"))
-        monkeypatch.setenv(VARIABLE, str(tmp_path / "attack-data"))
+    require_textattack()
+    monkeypatch.setenv(VARIABLE, str(shared_attack_data()))
 
 
 @pytest.mark.parametrize("side", ["both", "second"])

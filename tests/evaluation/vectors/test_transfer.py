@@ -135,6 +135,9 @@ def test_folds_are_those_of_the_seed(tmp_path, fewer_folds):
 
 
 def test_every_text_is_encoded_once(tmp_path, fewer_folds):
+    # An encoder that tells classes apart: else equal scores would say nothing.
+    first, second = LetterEncoder().encode_texts(["aaa", "bbb"])
+    assert first.tolist() != second.tolist() and len(first) == len(LETTERS)
     folder = write_sets(tmp_path, ["MRPC"])
     encoder = LetterEncoder()
     transfer_results(encoder, folder, ["MRPC"])
@@ -237,19 +240,15 @@ def test_the_means_and_their_order():
     json.dumps(record)
 
 
-def test_mistakes(tmp_path):
-    write_sets(tmp_path, ["CR"])
-    with pytest.raises(UserError, match="'SST2' given, the sets are MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC"):
-        transfer_results(LetterEncoder(), tmp_path, ["CR", "SST2"])
-    with pytest.raises(UserError, match="none given"):
-        transfer_results(LetterEncoder(), tmp_path, [])
-    with pytest.raises(UserError, match="given twice: CR, CR"):
-        transfer_results(LetterEncoder(), tmp_path, ["CR", "CR"])
-    with pytest.raises(UserError, match="no folder"):
-        transfer_results(LetterEncoder(), tmp_path / "nowhere")
-
-
-def test_the_encoder_of_these_tests_tells_classes_apart_by_letters():
-    """Else equal scores would say nothing."""
-    first, second = LetterEncoder().encode_texts(["aaa", "bbb"])
-    assert first.tolist() != second.tolist() and len(first) == len(LETTERS)
+@pytest.mark.parametrize(
+    "sets, message",
+    [
+        (["CR", "SST2"], "'SST2' given, the sets are MR, CR, SUBJ, MPQA, SST-2, MRPC, TREC"),
+        ([], "none given"),
+        (["CR", "CR"], "given twice: CR, CR"),
+        (None, "no folder"),
+    ],
+)
+def test_mistakes(sets, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        transfer_results(LetterEncoder(), tmp_path / "nowhere" if sets is None else tmp_path, sets)
