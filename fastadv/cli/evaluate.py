@@ -1,4 +1,4 @@
-"""``fastadv evaluate``: sts, transfer, geometry, and what `evaluate_attacks` and `evaluate_all` add.
+"""``fastadv evaluate``: sts, transfer, geometry, robustness, and what `evaluate_attacks` and `evaluate_all` add.
 
 Parsing only.
 """
@@ -21,7 +21,8 @@ from fastadv.cli.parts import (
     load_encoder,
     say_warnings,
 )
-from fastadv.config.commands import GeometryOptions, StsOptions, TransferOptions
+from fastadv.config.commands import GeometryOptions, RobustnessInput, StsOptions, TransferOptions
+from fastadv.config.robustness import RobustnessSettings
 from fastadv.errors import UserError
 from fastadv.files.json_file import write_json
 
@@ -36,6 +37,10 @@ def add_evaluate(commands) -> None:
     add_flags(add_command(kinds, "transfer", _transfer, about), TransferOptions, defaults={"max_length": 128})
     about = "how vectors lie on the unit sphere: alignment, uniformity, effective rank, mean cosine, spectrum"
     add_flags(add_command(kinds, "geometry", _geometry, about), GeometryOptions, defaults={"max_length": 128})
+    about = "how far vectors move and how rankings change when texts are mistyped, reworded or flipped; no labels"
+    parser = add_command(kinds, "robustness", _robustness, about)
+    add_flags(parser, RobustnessInput)
+    add_flags(parser, RobustnessSettings)
     add_evaluate_attacks(kinds)
     add_evaluate_all(kinds)
 
@@ -140,3 +145,33 @@ def _geometry(arguments) -> None:
     if out is not None:
         write_geometry(record, out)
         print(out)
+
+
+def _robustness(arguments) -> None:
+    from fastadv.evaluation.model_run import check_once
+    from fastadv.evaluation.robustness.edited import RobustnessData
+    from fastadv.evaluation.robustness.page import FILES, write_robustness
+    from fastadv.evaluation.robustness.result import robustness_table
+    from fastadv.evaluation.robustness.run import describe_robustness, measure_robustness
+
+    options, settings = read_settings(arguments, RobustnessInput), read_settings(arguments, RobustnessSettings)
+    check_once(options.models)
+    data = RobustnessData.read(settings)
+    out = check_out_folder(options.out)
+    for model in options.models:
+        check_encoder(model, options)
+    if arguments.dry_run:
+        models = ", ".join(encoder_words(model, options) for model in options.models)
+        print(f"would measure {models} on {describe_robustness(data)}{into(out)}")
+        return
+    record = measure_robustness(
+        {model: lambda model=model: load_encoder(model, options) for model in options.models},
+        data,
+        settings,
+        batch_size=options.batch_size,
+        progress=sys.stderr.isatty(),
+    )
+    print(robustness_table(record))
+    if out is not None:
+        write_robustness(record, out)
+        print(f"{out}: {', '.join(FILES)}")

@@ -15,7 +15,9 @@ from fastadv.evaluation.suite.choice import PARTS, choose_parts
 
 def add_evaluate_all(kinds) -> None:
     """Adds it to the kinds of ``fastadv evaluate``."""
-    about = "all of it on several systems: sts, transfer, geometry, adv-sts, attacks on embeddings and on texts"
+    about = (
+        "all of it on several systems: sts, transfer, geometry, adv-sts, attacks on embeddings and on texts, robustness"
+    )
     parser = add_command(kinds, "all", _all, about)
     words = f"some of {', '.join(PARTS)} (default: all), or your own, my_package.my_module:MyPart"
     add_flags(parser, SuiteInput, parts=changed_flag(SuiteInput, "parts", about=words))

@@ -89,6 +89,13 @@ class GeometryOptions(Encoders):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RobustnessInput(Encoders):
+    """Which models ``fastadv evaluate robustness`` measures, and where its results go."""
+
+    out: Annotated[str | None, Flag("a folder for robustness.json, .md, .html and .png")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdvStsInput(Encoders):
     """What ``fastadv evaluate adv-sts`` attacks."""
 
@@ -204,7 +211,9 @@ class SuiteAttacks:
     ] = None
     adv_sts_recipe: Annotated[str, Flag("the attack of adv-sts")] = "pwws"
     has_control: Annotated[bool, Flag("leave out the controls of adv-sts", name="no_control")] = True
-    held_out: Annotated[str, Flag("sentences on which encoders without a head are attacked")] = "demo:imdb-test"
+    held_out: Annotated[str, Flag("sentences that are edited, and on which encoders without a head are attacked")] = (
+        "demo:imdb-test"
+    )
     num_sentences: Annotated[int, Flag("of them", least=16)] = 256
     num_probe_sentences: Annotated[int, Flag("on which the sentiment probe is attacked, 0 for none", least=0)] = 256
 

@@ -85,15 +85,21 @@ def chart_png(chart: Chart, path: Path | io.BytesIO) -> None:
         figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
-def charts_png(charts: Sequence[Chart], path: Path) -> None:
-    """Charts side by side as one picture, each as `chart_png` draws it; their legends have equally many lines."""
+def charts_png(charts: Sequence[Chart], path: Path, num_columns: int | None = None) -> None:
+    """Charts side by side as one picture, each as `chart_png` draws it; their legends have equally many lines.
+
+    Args:
+        num_columns: charts in a row, of which their number is a multiple; None: all.
+    """
     pictures = []
     for chart in charts:
         buffer = io.BytesIO()
         chart_png(chart, buffer)
         buffer.seek(0)
         pictures.append(imread(buffer, format="png"))
-    imsave(path, np.hstack(pictures), format="png", dpi=150, metadata={"Software": None})
+    width = num_columns or len(pictures)
+    rows = [np.hstack(pictures[begin : begin + width]) for begin in range(0, len(pictures), width)]
+    imsave(path, np.vstack(rows), format="png", dpi=150, metadata={"Software": None})
 
 
 @lru_cache(maxsize=1)

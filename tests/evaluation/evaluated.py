@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.files.csv_file import read_csv as rows_in  # noqa: F401
-from tests.evaluation.attacked import make_classifier, own_labels, run, write_table  # noqa: F401
+from tests.evaluation.attacked import TEXTS, make_classifier, own_labels, run, write_table  # noqa: F401
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 SETS = WordSets(
@@ -25,7 +25,7 @@ SETS = WordSets(
 
 
 def write_models(folder, tiny_bert_dir):
-    """Classifiers a, b, c, d, texts that a is right on, word sets, and data in SentEval's layout."""
+    """Classifiers a, b, c, d, texts that a is right on, word sets, sentences, and data in SentEval's layout."""
     torch.set_num_threads(1)
     # Fits of a few rows take longer with threads than without.
     threadpool_limits(1)
@@ -39,6 +39,7 @@ def write_models(folder, tiny_bert_dir):
         if name == "a":
             write_table(folder / "texts.csv", own_labels(classifier))
     SETS.save(folder / "sets.json")
+    (folder / "held-out.txt").write_text("\n".join(f"{w} {t}" for t in TEXTS for w in ("good", "slow")) + "\n")
     write_sts_benchmark(folder / "senteval")
     write_sets(folder / "senteval", ["SST-2"], num_rows=12)
     return folder
@@ -57,6 +58,8 @@ def arguments(folder, out, *more, models=("one=a,b", "two=c,d"), data="senteval"
         "--word_sets": folder / "sets.json",
         "--adv_sts_recipe": "synonym",
         "--max_pairs": 12,
+        "--held_out": folder / "held-out.txt",
+        "--num_sentences": 16,
         "--cache_dir": folder / "cache",
     }
     given = [text for option, value in options.items() for text in (option, str(value))]

@@ -58,7 +58,7 @@ class Proposer:
         The first k of K are those of a proposer with ``num_proposals`` k.
         """
         generator = generator_of(self.seed, epoch, row, self.side)
-        segments = [_segments(text, self._pattern, self.min_letters) for text in texts]
+        segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
         proposals: list[Texts | None] = []
         for _ in range(self.num_proposals):
             drawn = self._drawn(texts, segments, random.Random(generator.getrandbits(64)))
@@ -68,7 +68,7 @@ class Proposer:
     def every_word(self, row: int, texts: Texts, epoch: int) -> "EveryWord":
         """The texts with each word edited that can be, for whoever chooses the words; joins are not among the edits."""
         generator = generator_of(self.seed, epoch, row, self.side)
-        segments = [_segments(text, self._pattern, self.min_letters) for text in texts]
+        segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
         edited = [[self._edited(p, generator) if i % 2 else p for i, p in enumerate(s)] for s in segments]
         num_words = sum(len(of_text) // 2 for of_text in segments)
         spans = [[_spans(of_text) for of_text in pieces] for pieces in (segments, edited)]
@@ -78,10 +78,6 @@ class Proposer:
     def _num_words(self, num_words: int, generator: random.Random) -> int:
         least, most = self.word_share
         return round((least + (most - least) * generator.random()) * num_words)
-
-    @property
-    def _pattern(self) -> re.Pattern:
-        return _compiled((*PROTECTED, *self.protected))
 
     def _drawn(self, texts: Texts, segments: Sequence[list[str]], generator: random.Random) -> Texts:
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
@@ -151,13 +147,17 @@ def generator_of(seed: int, epoch: int, row: int, side: str) -> random.Random:
     return random.Random(int.from_bytes(digest, "little"))
 
 
-def _segments(text: str, protected: re.Pattern, min_letters: int) -> list[str]:
+def pieces_of(text: str, min_letters: int = 4, protected: Sequence[str] = ()) -> list[str]:
     """Pieces of ``text`` that join to it again: what stays, and at odd places a word that may change with the space
     after it.
 
     A word of a script that is not typed letter by letter stays.
+
+    Args:
+        min_letters: words of fewer letters stay.
+        protected: regular expressions of what stays, besides `PROTECTED`.
     """
-    shielded = [match.span() for match in protected.finditer(text)]
+    shielded = [match.span() for match in _compiled((*PROTECTED, *protected)).finditer(text)]
     pieces, end, at = [], 0, 0
     for word in words_of(text):
         while at < len(shielded) and shielded[at][1] <= word.start:

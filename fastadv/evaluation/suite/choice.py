@@ -12,6 +12,7 @@ PARTS = {
     "adv-sts": "fastadv.evaluation.suite.adv_sts:AdvStsPart",
     "embeddings": "fastadv.evaluation.suite.attacks:EmbeddingPart",
     "text": "fastadv.evaluation.suite.attacks:TextPart",
+    "robustness": "fastadv.evaluation.suite.robustness:RobustnessPart",
 }
 """name → the class of the part, a `fastadv.evaluation.suite.parts.Part`, in the order in which parts are measured"""
 

@@ -21,7 +21,7 @@ from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 NAMES = {"a": "one/a", "b": "one/b", "c": "two/c", "d": "two/d"}
-PARTS = ["sts", "transfer", "geometry", "adv-sts", "embeddings", "text-synonym"]
+PARTS = ["sts", "transfer", "geometry", "adv-sts", "embeddings", "text-synonym", "robustness"]
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,29 @@ def test_accuracy_under_pgd_is_that_of_its_rows(whole, folder):
             assert row["value"] == pytest.approx(100 * num_right / 12, abs=1e-12) and row["num"] == 12
 
 
+def test_robustness_is_that_of_its_file(whole, folder):
+    evaluation = evaluation_of(whole)
+    record = json.loads((whole / "robustness/robustness.json").read_text(encoding="utf-8"))
+    assert record["settings"]["word_sets"] == str(folder / "sets.json") and record["data"]["num_sentences"] == 16
+    for model, name in NAMES.items():
+        of_model = {"part": "robustness", "model": str(folder / model)}
+        rows = {(row["edit"], row["share"]): row for row in record["rows"] if row["model"] == name}
+        for key, words in {("typos", None): "typos, one word", ("synonyms", 0.3): "synonyms, 30 %"}.items():
+            found = [
+                number_of(evaluation, metric=f"{metric}, {words}", **of_model) for metric in ("cosine", "retrieval@1")
+            ]
+            wanted = [rows[key][metric] for metric in ("cosine", "retrieval")]
+            assert [row["value"] for row in found] == pytest.approx([one["value"] for one in wanted], abs=1e-12)
+            assert [row["num"] for row in found] == [rows[key]["num"]] * 2
+        (choice,) = (
+            row for row in record["choices"] if (row["model"], row["edit"], row["flip"]) == (name, "typos", "negation")
+        )
+        nearer = number_of(evaluation, metric="typos nearer than negation", **of_model)
+        assert (nearer["value"], nearer["low"]) == pytest.approx((choice["nearer"]["value"], choice["nearer"]["low"]))
+    metrics = {row["metric"] for row in evaluation["numbers"] if row["part"] == "robustness"}
+    assert not any("swap" in metric for metric in metrics) and "cosine, negation, one change" in metrics
+
+
 def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypatch):
     # As a run leaves it that was stopped before the embeddings were done.
     out = Path(shutil.copytree(whole, tmp_path / "out"))
@@ -150,7 +173,7 @@ def test_a_stopped_evaluation_goes_on(whole, folder, tmp_path, capsys, monkeypat
     assert list(evaluation_of(out)["parts"]) == PARTS[:4]
     monkeypatch.setattr(suite_attacks.AttackRun, "run", attack)
     said = run(arguments(folder, out), capsys)
-    assert "[6/6] text-synonym done" in said.err
+    assert "[7/7] robustness done" in said.err
     assert without_seconds(evaluation_of(out)) == without_seconds(evaluation_of(whole))
     for name in ("numbers.csv", "differences.csv", "summary.md"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
@@ -240,6 +263,7 @@ def test_the_plan_names_parts_and_kinds(folder, tmp_path, capsys):
     planned = run(arguments(folder, tmp_path / "out", "--dry_run"), capsys).out
     assert "(classifier)" in planned and "geometry: 120 of 120 sentences" in planned
     assert "sts, STS12: n/a:" in planned and "text-synonym: 12 texts" in planned
+    assert "robustness: 16 of 24 sentences of" in planned
     assert not (tmp_path / "out").exists()
 
 
