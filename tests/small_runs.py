@@ -78,13 +78,17 @@ def scored_pairs(tmp_path):
     return str(tmp_path / "scored.csv")
 
 
+def lines_of(run_folder: Path) -> list[dict]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.fixture
 def step_lines():
-    """The lines of metrics.jsonl that hold a step, without what depends on the machine."""
+    """The lines of metrics.jsonl, without what depends on the machine."""
 
     def read(run_folder: Path) -> list[dict]:
-        lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
-        return [{k: v for k, v in line.items() if not OF_THE_MACHINE.match(k)} for line in lines]
+        return [{k: v for k, v in line.items() if not OF_THE_MACHINE.match(k)} for line in lines_of(run_folder)]
 
     return read
 

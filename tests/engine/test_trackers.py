@@ -16,6 +16,7 @@ from fastadv.engine.trackers import WandbCallback, check_trackers
 from fastadv.errors import UserError
 from fastadv.train import main
 from tests.quick_trainer import Trainer
+from tests.small_runs import lines_of
 
 
 class StandInWandb(types.ModuleType):
@@ -101,10 +102,6 @@ def mlflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setattr(build, "check_trackers", lambda names: None)
     return module
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def named(line):

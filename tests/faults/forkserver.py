@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +48,8 @@ class Ended:
     """its exit status, or minus the signal that killed it"""
     out: str
     err: str
-    peak_mib: float
-    """the most memory it held, what it shares with its parent included"""
+    allocated_mib: float
+    """the most that Python's objects and arrays took at a time, by the bytes asked for; 0 where nothing counted"""
 
     @property
     def said(self) -> list[str]:
@@ -64,6 +65,7 @@ class Child:
     pid: int
     out_path: Path
     err_path: Path
+    allocated_path: Path
     pidfd: int = field(init=False)
 
     def __post_init__(self):
@@ -116,14 +118,16 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def wait(self, timeout_s: float = 120.0) -> Ended:
-        """Waits for its end; a child that takes longer is killed, which fails the test."""
+    def wait(self, timeout_s: float = 600.0) -> Ended:
+        """Waits for its end; a child that hangs is killed, which fails the test."""
         is_late = not self.has_ended(timeout_s)
         if is_late:
             self.kill()
         done = self.server.ask({"reap": self.pid})
         os.close(self.pidfd)
-        ended = Ended(done["status"], self.out_path.read_text(errors="replace"), self.err, done["peak_kib"] / 1024)
+        allocated = int(self.allocated_path.read_text()) if self.allocated_path.exists() else 0
+        out = self.out_path.read_text(errors="replace")
+        ended = Ended(done["status"], out, self.err, allocated / 2**20)
         assert not is_late, f"still running after {timeout_s:.0f} s:\n{ended.out[-2000:]}\n{ended.err[-4000:]}"
         return ended
 
@@ -168,7 +172,7 @@ class ForkServer:
             stderr=self._log,
             text=True,
         )
-        self.base_mib = self._answer()["peak_kib"] / 1024
+        self._answer()
 
     def start(
         self,
@@ -176,6 +180,7 @@ class ForkServer:
         env: Optional[dict[str, str]] = None,
         limits: Optional[dict[str, int]] = None,
         plants: Sequence[tuple[str, dict[str, Any]]] = (),
+        counts_memory: bool = False,
     ) -> Child:
         """Forks a child that runs ``fastadv train`` with ``arguments``.
 
@@ -183,16 +188,18 @@ class ForkServer:
             env: variables set beside those of this process.
             limits: bytes by name of a resource limit ("FSIZE"); "AS" is added to what the server holds.
             plants: names in `tests.faults.plants` and their arguments, called before the training.
+            counts_memory: `Ended.allocated_mib` is counted.
         """
         self._num_started += 1
-        paths = [self.folder / f"child-{self._num_started}.{kind}" for kind in ("out", "err")]
+        paths = [self.folder / f"child-{self._num_started}.{kind}" for kind in ("out", "err", "allocated")]
         request = {"arguments": [*map(str, arguments)], "env": env or {}, "limits": limits or {}, "plants": plants}
+        request["counts_memory"] = counts_memory
         pid = self.ask({**request, "paths": [*map(str, paths)]})["pid"]
         return Child(self, pid, *paths)
 
-    def run(self, arguments: Sequence[str], timeout_s: float = 120.0, **options) -> Ended:
+    def run(self, arguments: Sequence[str], **options) -> Ended:
         """`start` and `Child.wait`."""
-        return self.start(arguments, **options).wait(timeout_s)
+        return self.start(arguments, **options).wait()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -230,14 +237,14 @@ def serve() -> None:
     # What is there is neither searched for garbage by the children, nor copied for it.
     gc.collect()
     gc.freeze()
-    _answer_with({"peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+    _answer_with({})
     living = set()
     for line in sys.stdin:
         request = json.loads(line)
         if "reap" in request:
-            _, status, usage = os.wait4(request["reap"], 0)
+            _, status = os.waitpid(request["reap"], 0)
             living.discard(request["reap"])
-            _answer_with({"status": os.waitstatus_to_exitcode(status), "peak_kib": usage.ru_maxrss})
+            _answer_with({"status": os.waitstatus_to_exitcode(status)})
             continue
         threads = os.listdir("/proc/self/task")
         assert len(threads) == 1, f"a fork beside {len(threads) - 1} other threads may hang"
@@ -263,7 +270,7 @@ def _be_child(request: dict[str, Any]) -> None:
         os.setsid()
         os.environ.update(request["env"])
         streams = [os.open(os.devnull, os.O_RDONLY)]
-        streams += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) for path in request["paths"]]
+        streams += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) for path in request["paths"][:2]]
         for number, descriptor in enumerate(streams):
             os.dup2(descriptor, number)
             os.close(descriptor)
@@ -273,7 +280,11 @@ def _be_child(request: dict[str, Any]) -> None:
 
         for name, options in request["plants"]:
             getattr(plants, name)(**options)
+        if request["counts_memory"]:
+            tracemalloc.start()
         status = train.main(request["arguments"])
+        if request["counts_memory"]:
+            Path(request["paths"][2]).write_text(str(tracemalloc.get_traced_memory()[1]))
         # What an interpreter does at its end: threads that are waited for, and functions registered.
         threading._shutdown()
         importlib.import_module("atexit")._run_exitfuncs()

@@ -12,7 +12,7 @@ from fastadv import UserError, load_config
 from fastadv.objectives.base import RunFacts, Views
 from fastadv.objectives.classes.carl import CARL
 from tests.oracle.classes.supervised_cases import CASES, LABELS, NUM_FILLING, NUM_ROWS, examples
-from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack
+from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack_examples
 
 LABELS = np.array(LABELS)
 
@@ -31,7 +31,7 @@ def make(facts=None, **options):
 def views_of(rows, seed=0, **changes):
     generator = torch.Generator().manual_seed(seed)
     pooled = torch.randn(2, len(rows), 4, generator=generator, dtype=torch.float64)
-    batch = pack(examples(rows))
+    batch = pack_examples(examples(rows))
     views = Views(
         None, batch.sentence_ids, pooled=pooled[0], adversarial_pooled=pooled[1], labels=batch.labels, batch=batch
     )
@@ -133,7 +133,7 @@ def test_a_vector_of_zeros_has_a_finite_loss_and_gradient():
 def test_a_skipped_batch_writes_nothing():
     """Neither banks nor Z, nor does it count as a step; the batch in its place finds what it would have found."""
     run = SupervisedRun(CASES["carl-nce-plain"])
-    batches = [pack(examples(rows)) for rows in CASES["carl-nce-plain"].batches]
+    batches = [pack_examples(examples(rows)) for rows in CASES["carl-nce-plain"].batches]
     for batch in batches[:NUM_FILLING]:
         run.module(batch)
         run.module.commit()

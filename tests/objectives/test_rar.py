@@ -14,7 +14,7 @@ from fastadv.objectives.base import Views
 from fastadv.objectives.classes import rar
 from fastadv.objectives.classes.rar import RAR, Reconstructor
 from tests.oracle.classes.supervised_cases import BATCHES, CASES, examples
-from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack
+from tests.oracle.classes.torch_run_supervised import SupervisedRun, pack_examples
 
 TEXTS = ["the film was not very good .", "a wonderful story !", "it is dull", "never"]
 
@@ -93,7 +93,7 @@ def test_pieces_of_tokens_have_the_loss_and_gradient_of_the_whole(at_a_time, mon
 def test_mean_is_over_the_tokens_of_all_ranks():
     """Half of the global batch's tokens: the local sum over tokens a rank, as means over rows are taken."""
     run = SupervisedRun(CASES["rar-heavy"])
-    batch = pack(examples(BATCHES[0]))
+    batch = pack_examples(examples(BATCHES[0]))
     states = torch.randn(batch.num_tokens, 4, dtype=torch.float64)
     views = Views(
         None,

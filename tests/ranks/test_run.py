@@ -1,7 +1,5 @@
 """Whole runs on two ranks: every ZeRO stage trains the same model, can be stopped, and keeps the best weights."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,7 +10,7 @@ from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.evaluation.vectors.sts import scored_pairs_spearman
 from tests.ranks.cases.objectives import STAGES
 from tests.ranks.workers.start import run_ranks
-from tests.small_runs import OF_THE_MACHINE
+from tests.small_runs import OF_THE_MACHINE, lines_of
 
 pytestmark = pytest.mark.several_processes
 
@@ -35,7 +33,7 @@ def weights(folder):
 
 
 def steps(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder)
     return [{k: v for k, v in line.items() if not OF_THE_MACHINE.match(k)} for line in lines if "loss" in line]
 
 
@@ -69,7 +67,7 @@ def test_stopped_on_one_rank_and_gone_on_from(runs, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("fp32") or "stage-3" in name])
 def test_the_exported_weights_are_those_that_scored_best(runs, name):
     folder = runs / f"{name}-best"
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder)
     scores = [line["dev/score"] for line in lines if "dev/score" in line]
     assert len(scores) == 4
     encoder = Encoder.from_pretrained(str(folder / "model"))

@@ -91,16 +91,18 @@ def test_a_folder_that_is_nothing_is_one_line(tmp_path, capsys, files, expected)
     assert not (tmp_path / "out").exists()
 
 
-def test_one_that_is_nothing_stops_the_others(tmp_path):
-    small_run(tmp_path / "run")
-    with pytest.raises(UserError, match="'.*missing' is no folder"):
-        write_whole_report([tmp_path / "run", tmp_path / "missing"], str(tmp_path / "out"))
-    with pytest.raises(UserError, match="is given twice"):
-        write_whole_report([tmp_path / "run", tmp_path / "." / "run"], str(tmp_path / "out"))
+@pytest.mark.parametrize(("other", "said"), [("missing", "'.*missing' is no folder"), ("./run", "is given twice")])
+def test_one_that_is_nothing_stops_the_others(tmp_path, other, said):
+    with pytest.raises(UserError, match=said):
+        write_whole_report([small_run(tmp_path / "run"), tmp_path / other], str(tmp_path / "out"))
 
 
-def test_a_run_that_is_still_going_on(tmp_path, capsys):
-    """The last line is half written, and nothing was measured yet."""
+def test_a_run_that_has_just_begun_and_one_that_is_still_going_on(tmp_path, capsys):
+    """Nothing is logged yet; then the last line is half written, and nothing was measured."""
+    folder = small_run(tmp_path / "begun")
+    (folder / "metrics.jsonl").write_text("")
+    page, text, notes = report(folder, out=tmp_path / "out")
+    assert "no training step logged" in text and not notes and "svg" not in page.tags
     folder = small_run(tmp_path / "run", 20)
     with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 210, "lo')
@@ -150,13 +152,6 @@ def test_damaged_results_of_a_run_are_a_note_or_left_out(tmp_path, change):
     assert notes == ([] if is_known else ["results.json is not what a run leaves"])
     # As the run itself does at its end.
     write_report(folder)
-
-
-def test_a_run_that_has_logged_nothing_yet(tmp_path):
-    folder = small_run(tmp_path / "run")
-    (folder / "metrics.jsonl").write_text("")
-    page, text, notes = report(folder, out=tmp_path / "out")
-    assert "no training step logged" in text and not notes and "svg" not in page.tags
 
 
 def test_a_run_without_dev_beside_one_with_it(tmp_path):

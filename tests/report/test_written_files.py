@@ -42,11 +42,7 @@ def test_one_run_has_its_report_in_its_folder(tmp_path):
     assert set(read_list(folder)) == written
     text = (folder / "report.md").read_text()
     assert "![loss](figures/training-loss.png)" in text and "| run | 3 |" in text
-
-
-def test_the_next_report_removes_what_it_no_longer_writes_and_nothing_else(tmp_path):
-    folder = write_run(tmp_path / "run")
-    write_whole_report([folder])
+    # The next report removes what it no longer writes, and nothing else.
     (folder / "figures" / "mine.png").write_bytes(b"mine")
     write_run(folder, ("loss",))
     write_whole_report([folder])

@@ -15,6 +15,7 @@ from fastadv.errors import UserError
 from tests.quick_trainer import Trainer
 from tests.ranks.workers.reshape_worker import config_of, go_on, start
 from tests.ranks.workers.start import run_ranks
+from tests.small_runs import lines_of
 
 pytestmark = pytest.mark.several_processes
 
@@ -68,7 +69,7 @@ def assert_same(saved, resumed):
 
 
 def losses(run_folder):
-    lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(run_folder)
     return [line["loss"] for line in lines if "loss" in line]
 
 

@@ -1,6 +1,5 @@
 """What a line of metrics.jsonl says of rates, padding, memory, time and utilisation is what can be counted by hand."""
 
-import json
 import sys
 import types
 from functools import partial
@@ -15,13 +14,9 @@ from fastadv.engine.monitor import gauges
 from fastadv.engine.step.search_record import norm_sums
 from fastadv.files.clock import Clock
 from tests.quick_trainer import Trainer
-from tests.small_runs import SENTENCES
+from tests.small_runs import SENTENCES, lines_of
 
 PHASES = {"data", "forward", "search", "adversarial", "backward", "optimizer", "other"}
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from fastadv import UserError
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from tests.quick_trainer import Trainer
+from tests.small_runs import lines_of
 
 RTD = {"objective_options": {"rtd_generator": "unigram", "weight_rtd": 0.5}}
 USCAL = {"objective": "uscal", "perturbation.method": "fgm"}
@@ -79,5 +80,5 @@ def test_the_card_says_which_attack(make_config):
     folder = Trainer(make_config("uscal", **USCAL)).fit()
     card = (folder / "model" / "README.md").read_text()
     assert "fgm, one step to the l2 ball's surface" in card
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder)
     assert all("inner_gain" not in line and line["delta_rms"] > 0 for line in lines if "loss" in line)

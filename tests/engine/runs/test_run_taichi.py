@@ -21,7 +21,7 @@ from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
 from fastadv.dry_run import describe_plan
 from tests.engine.systems import ATTACKED, CLASSES
-from tests.small_runs import SENTENCES
+from tests.small_runs import SENTENCES, lines_of
 
 
 @pytest.fixture
@@ -49,25 +49,13 @@ def test_from_a_csv_of_pairs_to_two_networks_that_classify(make, tmp_path, capsy
     assert (found == labels[list(ATTACKED)]).mean() > 0.9
     assert clean.label_map.names == adversarial.label_map.names == CLASSES
     assert clean.encoder.pooling == adversarial.encoder.pooling == "mean"
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder)
     parts = ("clean", "adversarial", "contrast_clean", "contrast_adversarial", "kl_clean", "kl_adversarial")
     assert {name for name in lines[0] if name.startswith("loss_")} == {f"loss_{part}" for part in parts}
     assert "trained beside" in (folder / "model" / "second" / "README.md").read_text()
     # SentenceTransformer's and AutoModel's reader finds the clean network's encoder.
     vectors = Encoder.from_pretrained(str(folder / "model")).encode_texts(SENTENCES)
     np.testing.assert_array_equal(vectors, clean.encoder.encode_texts(SENTENCES))
-
-
-def test_stages_and_pieces_train_alike(make, step_lines):
-    losses = {}
-    for name, changes in {
-        **{f"stage {stage}": {"engine.zero_stage": stage} for stage in range(4)},
-        "in pieces": {"train.micro_batch_size": 3},
-    }.items():
-        folder = Trainer(make(name, **changes, **{"encoder.dropout": 0.0})).fit()
-        losses[name] = [line["loss"] for line in step_lines(folder)]
-    for name, others in losses.items():
-        assert others == pytest.approx(losses["stage 0"], rel=1e-5), name
 
 
 @pytest.mark.parametrize("stage", [0, 1])

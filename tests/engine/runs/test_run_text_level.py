@@ -17,7 +17,7 @@ from fastadv.errors import UserError
 from fastadv.planning.costs import find_costs
 from fastadv.dry_run import describe_plan
 from tests.engine.systems import ATTACKED, CLASSES
-from tests.small_runs import SENTENCES
+from tests.small_runs import SENTENCES, lines_of
 
 SYSTEMS = ("safer", "ada", "ada_soft", "base_adv", "base_adv_soft", "a2t", "bat_pairwise", "bat_triplet")
 
@@ -26,10 +26,6 @@ SYSTEMS = ("safer", "ada", "ada_soft", "base_adv", "base_adv_soft", "a2t", "bat_
 def make(make_system, attack):
     """A run on twelve texts, or BAT's on twelve pairs, of four classes."""
     return make_system
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -66,7 +62,7 @@ def test_soft_targets_are_the_victims(make, victim):
     assert config.train.max_steps == lines_of(folder)[-1]["step"]
 
 
-@pytest.mark.parametrize("system", ["bat_triplet", "ada_soft"])
+@pytest.mark.parametrize("system", ["bat_triplet", "ada_soft", "taichi"])
 def test_stages_and_pieces_train_alike(system, make, step_lines):
     losses = {}
     for name, changes in {

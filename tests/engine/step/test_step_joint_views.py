@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.engine.step.watching import assert_same_gradients
+
 OTHERS = ["hate it", "the music is good", "it was sad", "a slow plot", "very funny", "never", "one great scene"]
 
 
@@ -26,9 +28,7 @@ def outcome(make_step, batch_of, joint_views, **options):
 
 def assert_same(one, other):
     torch.testing.assert_close(one[1], other[1], rtol=1e-12, atol=0)
-    assert one[2].keys() == other[2].keys()
-    for name, grad in other[2].items():
-        assert (one[2][name] - grad).abs().max() <= 1e-12 * max(1.0, grad.abs().max()), name
+    assert_same_gradients(one[2], other[2])
 
 
 @pytest.mark.parametrize(

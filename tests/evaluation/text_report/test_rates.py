@@ -150,23 +150,17 @@ def test_models_are_compared_on_the_texts_that_both_get_right():
         assert found["p_value"] == pytest.approx(binomial_two_sided(table[True, False], discordant))
 
 
-def test_the_order_of_the_rows_has_no_say():
-    first, second = drawn_rows(60, seed=1), drawn_rows(60, seed=2)
-    assert paired(first, second) == paired(first, list(reversed(second)))
-
-
-def test_mcnemar_by_hand():
+def test_mcnemar_and_shares_at_the_ends_by_hand():
     # 10 texts on which the models differ, 1 of them the other way: 2 * (1 + 10) / 1024.
     assert mcnemar(9, 1) == pytest.approx(22 / 1024) and mcnemar(1, 9) == pytest.approx(22 / 1024)
     assert mcnemar(0, 0) == 1.0 and mcnemar(3, 3) == 1.0
+    assert share_of(0, 10)["low"] == 0.0 and share_of(0, 10)["high"] == pytest.approx(0.2775, abs=1e-4)
+    assert share_of(10, 10)["high"] == 1.0 and share_of(10, 10)["low"] == pytest.approx(0.7225, abs=1e-4)
 
 
-def test_other_texts_under_one_number_are_refused():
+def test_the_order_of_the_rows_has_no_effect_and_other_texts_under_one_number_are_refused():
+    first, second = drawn_rows(60, seed=1), drawn_rows(60, seed=2)
+    assert paired(first, second) == paired(first, list(reversed(second)))
     first, second = [made_row(7, "failed", "world")], [made_row(7, "failed", "sports")]
     with pytest.raises(ValueError, match="row 7 is one text for one model"):
         paired(first, second)
-
-
-def test_shares_at_the_ends():
-    assert share_of(0, 10)["low"] == 0.0 and share_of(0, 10)["high"] == pytest.approx(0.2775, abs=1e-4)
-    assert share_of(10, 10)["high"] == 1.0 and share_of(10, 10)["low"] == pytest.approx(0.7225, abs=1e-4)

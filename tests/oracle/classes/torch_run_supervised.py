@@ -81,7 +81,7 @@ class SupervisedRun:
 
     def step(self, batch):
         """One training step on `Example`s: (its outcome, the draws it made)."""
-        packed = pack([e.sentence for e in batch], labels=[e.label for e in batch], row_ids=[e.row for e in batch])
+        packed = pack_examples(batch)
         found, uniforms, drawn_negatives = [], [], []
         uniform, draw = torch.Tensor.uniform_, MemoryBanks.draw
 
@@ -160,3 +160,8 @@ class SupervisedRun:
                 for name, parameter in self.named_parameters().items():
                     parameter -= self.case.learning_rate * torch.tensor(grads[name])
         return Outcome(values, parts.sum(), np.abs(parts).sum())
+
+
+def pack_examples(batch):
+    sentences = [example.sentence for example in batch]
+    return pack(sentences, labels=[example.label for example in batch], row_ids=[example.row for example in batch])

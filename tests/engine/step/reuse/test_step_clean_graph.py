@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tests.engine.step.watching import assert_same_gradients, encodes_of
+
 ONE_STEP = [{"method": "fgm", "epsilon_relative": 0.1}, {"method": "fgsm", "epsilon_relative": 0.1}]
 FROM_ZERO = [
     *ONE_STEP,
@@ -23,8 +25,7 @@ def run(make_step, sentences, is_shared=True, seed=5, **options):
         return search(x, batch, loss, eta, at_clean if is_shared else None, *rest)
 
     recorded.step.search.adversary.search = watched
-    encode, calls = recorded.step.encoder.encode, []
-    recorded.step.encoder.encode = lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs)
+    calls = encodes_of(recorded.step)
     torch.manual_seed(seed)
     loss, grads = recorded.run(recorded.step.encoder.pack(sentences))
     return recorded.found[0], loss, grads, len(calls), offered == [True]
@@ -42,8 +43,7 @@ def test_equals_a_pass_of_its_own_and_encodes_once_less(make_step, sentences, op
     assert (found.delta - own.delta).abs().max() <= 1e-12 * own.delta.abs().max()
     torch.testing.assert_close(found.gain, own.gain, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(loss, own_loss, rtol=1e-12, atol=0)
-    for name, grad in own_grads.items():
-        assert (grads[name] - grad).abs().max() <= 1e-12 * max(1.0, grad.abs().max()), name
+    assert_same_gradients(grads, own_grads)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,7 @@ def test_equals_the_reference_that_does_everything_anew(make_step, sentences, at
     assert (num_encodes, num_none) == (3, 5)
     assert (found.delta - none.delta).abs().max() <= 1e-12 * none.delta.abs().max()
     torch.testing.assert_close(loss, none_loss, rtol=1e-12, atol=0)
-    for name, grad in none_grads.items():
-        assert (grads[name] - grad).abs().max() <= 1e-12 * max(1.0, grad.abs().max()), name
+    assert_same_gradients(grads, none_grads)
 
 
 @pytest.mark.parametrize(

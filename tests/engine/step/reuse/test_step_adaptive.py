@@ -6,16 +6,16 @@ import torch
 from fastadv.engine.step.gather import GlobalBatch
 from fastadv.engine.step.views import keys_of
 from fastadv.objectives.base import Views
+from tests.engine.step.watching import encodes_of
 
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 # Steps so small that the tiny encoder's gradients hardly turn.
 NARROW = {"epsilon_relative": 0.3, "alpha": 0.01, "beta": 0.01, "gamma": 0.01, "sigma": 0.0}
 
 
-def encodes_of(recorded, batch):
+def run(recorded, batch):
     """(views encoded, metrics) of one step and its commit."""
-    encode, calls = recorded.step.encoder.encode, []
-    recorded.step.encoder.encode = lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs)
+    encode, calls = recorded.step.encoder.encode, encodes_of(recorded.step)
     recorded.run(batch)
     recorded.step.encoder.encode = encode
     recorded.step.commit()
@@ -25,7 +25,7 @@ def encodes_of(recorded, batch):
 def test_probes_first_and_then_takes_as_few_as_agree(make_step, sentences):
     recorded = make_step(reuse="adaptive", probe_every=3, agreement=0.8, **NARROW)
     batch = recorded.step.encoder.pack(sentences)
-    calls = [encodes_of(recorded, batch) for _ in range(5)]
+    calls = [run(recorded, batch) for _ in range(5)]
     # z, z+, z_adv; N gradients in a probe and the loss where 1 to N of them lead; else one gradient.
     assert [count for count, _ in calls] == [3 + 5 + 5, 4, 4, 3 + 5 + 5, 4]
     assert [metrics["num_gradients"] for _, metrics in calls] == [5, 1, 1, 5, 1]
@@ -82,16 +82,16 @@ def test_a_skipped_batch_teaches_nothing(make_step, sentences):
     assert recorded.step.is_skipped and "reuse_gain_share" not in recorded.step.metrics
     recorded.step.discard()
     recorded.step.objective.inner_loss = inner_loss
-    assert encodes_of(recorded, batch)[0] == 3 + 5 + 5
+    assert run(recorded, batch)[0] == 3 + 5 + 5
 
 
 def test_what_was_learned_is_saved_and_restored(make_step, sentences):
     first = make_step(reuse="adaptive", probe_every=4, agreement=0.8, **NARROW)
     batch = first.step.encoder.pack(sentences)
-    encodes_of(first, batch)
+    run(first, batch)
     again = make_step(reuse="adaptive", probe_every=4, agreement=0.8, **NARROW)
     again.step.load_extra_state_dict(first.step.extra_state_dict())
-    assert [encodes_of(again, batch)[0] for _ in range(4)] == [4, 4, 4, 3 + 5 + 5]
+    assert [run(again, batch)[0] for _ in range(4)] == [4, 4, 4, 3 + 5 + 5]
 
 
 def test_no_inner_steps_no_reuse(make_step, sentences):

@@ -9,6 +9,7 @@ from fastadv.engine.step.dropout_replay import DropoutReplay
 from fastadv.engine.step.views import keys_of
 from fastadv.objectives.base import Views
 from fastadv.perturbation.search import perturbed
+from tests.engine.step.watching import assert_same_gradients, shifts_of
 
 WIDE = {"epsilon_relative": 0.3, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
 OBJECTIVES = [
@@ -16,25 +17,6 @@ OBJECTIVES = [
     ("robustsentembed", {"head": "bn_mlp", "multi_positive": "separate"}),
     ("uscal", {}),
 ]
-
-
-def spied(recorded):
-    """The shifts that passes were made at, in order; filled by a run."""
-    shifts, encode = [], recorded.step.encoder.encode
-    x_of_step = []
-    embedder = recorded.step.encoder.embedder
-
-    def watched_embedder(batch, dropout=None):
-        embed = embedder(batch, dropout)
-        return lambda: x_of_step.append(embed()) or x_of_step[-1]
-
-    def watched_encode(x, batch, dropout=None):
-        if all(x is not known for known in x_of_step):
-            shifts.append((x - x_of_step[0]).detach())
-        return encode(x, batch, dropout)
-
-    recorded.step.encoder.embedder, recorded.step.encoder.encode = watched_embedder, watched_encode
-    return shifts
 
 
 def mean_of_separate_steps(step, batch, shifts, seed):
@@ -66,15 +48,13 @@ def test_gradients_are_the_mean_of_separate_steps(make_step, sentences, objectiv
         objective, options, dropout=dropout, reuse="free", num_steps=3, use_eta=use_eta, sigma=0.0, **WIDE
     )
     batch = recorded.step.encoder.pack(sentences)
-    shifts = spied(recorded)
+    shifts = shifts_of(recorded.step)
     torch.manual_seed(7)
     loss, grads = recorded.run(batch)
     assert len(shifts) == 3 and not shifts[0].any() and not torch.equal(shifts[1], shifts[2])
     expected, expected_grads = mean_of_separate_steps(recorded.step, batch, list(shifts), 7)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
-    assert grads.keys() == expected_grads.keys()
-    for name, grad in expected_grads.items():
-        assert (grads[name] - grad).abs().max() <= 1e-12 * max(1.0, grad.abs().max()), name
+    assert_same_gradients(grads, expected_grads)
 
 
 def test_moves_after_every_pass_but_the_last(make_step, sentences):
@@ -82,7 +62,7 @@ def test_moves_after_every_pass_but_the_last(make_step, sentences):
     options = {"sigma": 0.0, "use_eta": False, "rho": 1.0, "norm": "l2", "epsilon": None, "alpha": 0.1}
     recorded = make_step(reuse="free", num_steps=2, **options)
     batch = recorded.step.encoder.pack(sentences)
-    shifts = spied(recorded)
+    shifts = shifts_of(recorded.step)
     recorded.run(batch)
     step = recorded.step
     x = step.encoder.embed(batch).detach().requires_grad_()
