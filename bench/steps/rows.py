@@ -260,7 +260,7 @@ def _engine_rows(models, modes, batch_size, dtype, samples, stage=0) -> Iterator
             engine.optimizer,
             lambda step=step: held(step),
             lambda step=step: metrics_of(step),
-            step.adaptive is not None,
+            step.search is not None and step.search.adaptive is not None,
         )
 
 
@@ -286,7 +286,7 @@ def _torch_rows(models, modes, batch_size, dtype, samples) -> Iterator[Row]:
             update.optimizer,
             lambda step=step: update.held_bytes() + _table_bytes(step),
             lambda step=step: metrics_of(step),
-            step.adaptive is not None,
+            step.search is not None and step.search.adaptive is not None,
         )
 
 

@@ -61,7 +61,7 @@ def split(batch):
 def test_every_format_gives_the_columns_named(tmp_path, build, name, num_fields):
     WRITERS[name](tmp_path / name)
     text = pickle.loads(pickle.dumps(build(tmp_path / name, num_fields)))
-    assert len(text[0]) == 4 * num_fields and len(text) == 3
+    assert len(text[0]) == 4 * num_fields + 1 and len(text) == 3 and text[2]["row"] == 2
     batch = partial(collate, position_offset=2)([text[2], text[0]])
     rows = [TRIPLETS[2], TRIPLETS[0]]
     for which, packed in enumerate((batch, batch.positive, batch.hard_negative)):

@@ -40,6 +40,14 @@ def written(make_config, scored_pairs, tmp_path):
         {"objective": "rar", "perturbation.method": "freelb"},
     ]
     runs = [{"objective": "simcse"}, {"objective": "uscal", "perturbation.method": "fgsm"}, {}, skipping]
+    runs.append(
+        {
+            "objective": "simcse",
+            "objective_options": {"text_positive": "instead", "weight_flip": 0.1},
+            "perturbation.text.edits": ["typos"],
+            "perturbation.text.flips": ["negation"],
+        }
+    )
     runs += [{**changes, "data.train": str(texts), "data.label_field": "label"} for changes in supervised]
     keys = set()
     for number, changes in enumerate(runs):

@@ -20,6 +20,7 @@ from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, ne
 from fastadv.engine.guards import Guard
 from fastadv.distributed.signals import Interrupted
 from tests.quick_trainer import Trainer
+from tests.small_runs import lines_of
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.errors import UserError
 from fastadv.perturbation import NonFiniteGradient
@@ -28,7 +29,6 @@ from fastadv.perturbation import NonFiniteGradient
 FAULTY = """
 import torch
 from fastadv.objectives.sentences.robustsentembed import RobustSentEmbed
-from tests.small_runs import lines_of
 
 class Faulty(RobustSentEmbed):
     def __init__(self, hidden_size, *, bad_loss_at: int = 0, bad_gradient_at: list = (), **options):

@@ -96,5 +96,5 @@ def test_what_was_learned_is_saved_and_restored(make_step, sentences):
 
 def test_no_inner_steps_no_reuse(make_step, sentences):
     recorded = make_step(reuse="adaptive", num_steps=0)
-    assert recorded.step.adaptive is None
+    assert recorded.step.search.adaptive is None
     recorded.run(recorded.step.encoder.pack(sentences))
