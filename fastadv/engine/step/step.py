@@ -171,7 +171,7 @@ class Step(nn.Module):
         """``views`` with those of the proposals that the search over texts chooses."""
         if self.text_search is None:
             return views
-        with self.clock("text search"):
+        with self.clock("text_search"):
             views, metrics = self.text_search.extend(views, pieces, clean, self.whole)
         self.metrics.update(metrics)
         self.watch.see("z_text", views.text.query)
