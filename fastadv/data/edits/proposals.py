@@ -59,9 +59,10 @@ class Proposer:
         """
         generator = generator_of(self.seed, epoch, row, self.side)
         segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
+        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
         proposals: list[Texts | None] = []
         for _ in range(self.num_proposals):
-            drawn = self._drawn(texts, segments, random.Random(generator.getrandbits(64)))
+            drawn = self._drawn(texts, segments, places, generator)
             proposals.append(None if drawn == texts or not all(map(str.strip, drawn)) else drawn)
         return proposals
 
@@ -79,31 +80,24 @@ class Proposer:
         least, most = self.word_share
         return round((least + (most - least) * generator.random()) * num_words)
 
-    def _drawn(self, texts: Texts, segments: Sequence[list[str]], generator: random.Random) -> Texts:
+    def _drawn(
+        self, texts: Texts, segments: Sequence[list[str]], places: list[tuple[int, int]], generator: random.Random
+    ) -> Texts:
+        """One proposal; ``places`` are (text, piece) of the words that may be edited."""
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
         which = int(generator.random() * (bool(of_words) + len(of_texts)))
         if of_words and which == 0:
-            return self._with_words(segments, generator)
+            count = min(len(places), max(1, self._num_words(len(places), generator)))
+            pieces = [list(of_text) for of_text in segments]
+            for part, i in generator.sample(places, count):
+                pieces[part][i] = self._edited(pieces[part][i], generator)
+            return tuple(map("".join, pieces))
         edit = of_texts[which - bool(of_words)]
         for part in generator.sample(range(len(texts)), len(texts)):
             edited = edit(texts[part], generator)
             if edited != texts[part]:
                 return (*texts[:part], edited, *texts[part + 1 :])
         return texts
-
-    def _with_words(self, segments: Sequence[list[str]], generator: random.Random) -> Texts:
-        """Texts joined again of their segments, of which a drawn share is edited; every second one is a word."""
-        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
-        count = self._num_words(len(places), generator)
-        chosen = generator.sample(range(len(places)), min(len(places), max(1, count)))
-        edited: dict[tuple[int, int], str] = {}
-        for index in chosen:
-            part, i = places[index]
-            edited[part, i] = self._edited(segments[part][i], generator)
-        return tuple(
-            "".join(edited.get((part, i), piece) for i, piece in enumerate(of_text))
-            for part, of_text in enumerate(segments)
-        )
 
     def _edited(self, word: str, generator: random.Random) -> str:
         of_words = self.edits.of_words

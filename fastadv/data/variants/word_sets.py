@@ -45,8 +45,14 @@ def words_of(text: str) -> List[Word]:
     return [
         Word(match.start(), match.end(), match.group())
         for match in _PIECE.finditer(text)
-        if not any(unicodedata.category(character)[0] == "N" for character in match.group())
+        if not _has_number(match.group())
     ]
+
+
+def _has_number(piece: str) -> bool:
+    if piece.isascii():
+        return not piece.isalpha() and any(map(str.isdigit, piece))
+    return any(unicodedata.category(character)[0] == "N" for character in piece)
 
 
 def replaced(text: str, substitutes: Mapping[int, str]) -> str:
