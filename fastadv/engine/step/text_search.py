@@ -12,7 +12,8 @@ gradient`` no proposal is compared: the words are edited where the inner loss ha
 import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Iterator, Sequence
+from itertools import islice
+from typing import Iterator, NamedTuple, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -61,21 +62,22 @@ class TextSearch:
         # Weights are cast once for all that is compared; a gradient is taken in the step's own type.
         compares = self._config.choose == "worst"
         with self._narrowed() if compares else nullcontext():
-            chosen, gains = zip(*(self._chosen(*of_piece, keys) for of_piece in zip(pieces, clean, strict=True)))
+            picks, gains = zip(*(self._chosen(*of_piece, keys) for of_piece in zip(pieces, clean, strict=True)))
             if needs.flip:
                 queries = views.query.detach().split([piece.sentences.num_sentences for piece in pieces])
-                flips = [self._nearest(piece, query) for piece, query in zip(pieces, queries, strict=True)]
-        text = self._view(pieces, chosen, views, whole if needs.text.keys else None)
+                picks += tuple(self._nearest(piece, query) for piece, query in zip(pieces, queries, strict=True))
+        texts = _taken(picks)
+        text = self._view(pieces, texts[: len(pieces)], views, whole if needs.text.keys else None)
         metrics = {"num_unedited": (~text.is_present).sum() * whole.num_ranks}
         if gains[0] is not None:
             metrics["text_gain"] = views.masked_mean(torch.cat(gains), text.is_present)
         views = replace(views, text=text, positive_keys=text.keys if needs.text.is_positive else views.positive_keys)
         if needs.flip:
-            flip = self._view(pieces, flips, views, None)
+            flip = self._view(pieces, texts[len(pieces) :], views, None)
             views, metrics["num_unflipped"] = replace(views, flip=flip), (~flip.is_present).sum() * whole.num_ranks
         return views, metrics
 
-    def _chosen(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> tuple[PackedBatch, Tensor | None]:
+    def _chosen(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> tuple["Pick", Tensor | None]:
         """The text of each sentence that becomes its view, and the loss gained by the choice (b,), where it is known.
 
         Args:
@@ -84,12 +86,12 @@ class TextSearch:
         drawn = _proposals_of(piece, "text")
         keys = None if keys is None else keys.from_row(piece.first_row)
         if drawn[0].words is not None:
-            return self._at_gradient(piece, clean, keys, *drawn), None
+            return Pick([self._at_gradient(piece, clean, keys, *drawn)]), None
         if self._config.choose == "random" or len(drawn) == 1:
-            return drawn[0], None
+            return Pick(drawn[:1]), None
         return self._worst(piece.batch, keys, drawn)
 
-    def _worst(self, batch: PackedBatch, keys: Keys | None, drawn: Sequence[PackedBatch]) -> tuple[PackedBatch, Tensor]:
+    def _worst(self, batch: PackedBatch, keys: Keys | None, drawn: Sequence[PackedBatch]) -> tuple["Pick", Tensor]:
         """The proposal of the highest loss of each sentence, and by how much it is above the mean of all (b,)."""
         objective, losses = self._objective, []
         with torch.no_grad():
@@ -101,7 +103,7 @@ class TextSearch:
             index = first_highest(values, is_present)
             highest = values.gather(0, index[None])[0]
             mean = torch.where(is_present, values, 0).sum(0) / is_present.sum(0).clamp(min=1)
-        return PackedBatch.chosen(drawn, index), torch.where(is_present.any(0), highest - mean, 0)
+        return Pick(drawn, index), torch.where(is_present.any(0), highest - mean, 0)
 
     def _at_gradient(
         self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None, own: PackedBatch, edited: PackedBatch
@@ -123,15 +125,15 @@ class TextSearch:
         is_edited = torch.zeros_like(is_word).scatter(1, order, is_among_first) & is_word
         return with_edited_words(own, edited, is_edited, encoder.max_length)
 
-    def _nearest(self, piece: MicroBatch, query: Tensor) -> PackedBatch:
+    def _nearest(self, piece: MicroBatch, query: Tensor) -> "Pick":
         """The flipped copy of each sentence whose z has the highest cosine to ``query`` (b, D)."""
         drawn = _proposals_of(piece, "flip")
         if len(drawn) == 1:
-            return drawn[0]
+            return Pick(drawn)
         with torch.no_grad():
             project = self._objective.project
             near = [F.cosine_similarity(project(h, is_inner=True), query, dim=-1) for h in self._pooled(drawn)]
-            return PackedBatch.chosen(drawn, first_highest(torch.stack(near), _presence(drawn)))
+            return Pick(drawn, first_highest(torch.stack(near), _presence(drawn)))
 
     def _pooled(self, drawn: Sequence[PackedBatch]) -> Sequence[Tensor]:
         """h (b, D) of each of K sets of proposals, without graph and dropout; all in one pass on a GPU."""
@@ -167,6 +169,26 @@ class TextSearch:
         query, is_present = project(pooled), torch.cat([of_piece.is_present for of_piece in texts])
         keys = None if whole is None else whole.gather_keys(query, views.sentence_ids)
         return EditedView(query, pooled, is_present, keys)
+
+
+class Pick(NamedTuple):
+    """Proposals of b sentences, and which of them is taken for each."""
+
+    drawn: Sequence[PackedBatch]
+    index: Tensor | None = None
+    """(b,) int64; None: the first"""
+
+
+def _taken(picks: Sequence[Pick]) -> list[PackedBatch]:
+    """The texts that were picked. A GPU is asked once, for which they are."""
+    asked = [pick.index for pick in picks if pick.index is not None]
+    on_host = iter(torch.cat(asked).tolist() if asked else [])
+    return [
+        pick.drawn[0]
+        if pick.index is None
+        else PackedBatch.chosen(pick.drawn, pick.index, list(islice(on_host, len(pick.index))))
+        for pick in picks
+    ]
 
 
 def first_highest(values: Tensor, is_present: Tensor) -> Tensor:
