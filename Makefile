@@ -14,7 +14,7 @@
 # make study-variants
 #                   its second part: encoders that train on a text's own variants; SENTEVAL=, ARMS= and SEEDS= as well
 # make study-variants-smoke
-#                   three of its arms with a few steps and rows
+#                   two of its arms with a few steps and rows
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that work together, and
 # make test-mutants planted mistakes that the comparisons with the transcriptions must see; `make test` has one a family

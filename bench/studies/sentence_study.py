@@ -188,9 +188,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="some of them; explorations then run with every seed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="arms at a time")
-    parser.add_argument(
-        "--smoke", action="store_true", help="a few steps and rows of three arms: whether all of it runs"
-    )
+    parser.add_argument("--smoke", action="store_true", help="a few steps and rows of few arms: whether all of it runs")
     parser.add_argument("--dry_run", action="store_true", help="print the arms in their order, and what they cost")
     parser.add_argument("--report", action="store_true", help="run nothing; write the report from what is done")
     parser.add_argument(

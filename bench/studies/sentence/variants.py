@@ -121,7 +121,7 @@ VARIANTS = Design(
     ARMS,
     SIZES,
     SMOKE,
-    (BASELINE, "gradient-typos", "worst8-both+balance"),
+    (BASELINE, "worst8-both+balance"),
     ("deepwordbug", "textbugger", "pwws"),
 )
 
