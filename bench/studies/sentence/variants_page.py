@@ -269,9 +269,9 @@ def _head(records: Records, sizes: dict, absent: Sequence[Job]) -> Iterator[str]
         f"positive is the worst of K edited copies. Texts of Rotten Tomatoes are attacked through a probe on frozen "
         f"vectors: {attacked}. {sizes.get('num_edited', 0)} sentences are edited and compared, "
         f"{sizes.get('num_mistyped', 0)} classified after edits, {sizes.get('num_pairs', 0)} pairs of STS-B attacked. "
-        "A cell is the mean over seeds ± their standard deviation [the 95 % interval of the change, over rows, paired by "
-        "row and seed]; * where it leaves out 0 and every seed moved the same way, ** where Holm's correction for all "
-        f"changes of the table leaves p below {LEVEL:.2g} too."
+        "A cell is the mean over seeds ± their standard deviation [the 95 % interval of the change, over rows, paired "
+        "by row and seed]; * where it leaves out 0 and every seed moved the same way, ** where Holm's correction for "
+        f"all changes of the table leaves p below {LEVEL:.2g} too."
     )
     lines = [f"* n/a: {line}" for line in reasons(records)]
     yield from ["", *lines] if lines else []
