@@ -11,6 +11,10 @@
 # make study        trains sentence encoders with three seeds and measures them under attack; goes on where it was stopped.
 #                   SENTEVAL=folder adds STS, on sets of your own in SentEval layout
 # make study-smoke  three of its arms with a few steps and rows: whether all of it runs
+# make study-variants
+#                   its second part: encoders that train on a text's own variants; SENTEVAL=, ARMS= and SEEDS= as well
+# make study-variants-smoke
+#                   two of its arms with a few steps and rows
 # make test         sets up .venv and runs the tests, but for those of
 # make test-ranks   several processes that work together, and
 # make test-mutants planted mistakes that the comparisons with the transcriptions must see; `make test` has one a family
@@ -44,7 +48,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets neighbour-sets study-text study-text-smoke study study-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets neighbour-sets study-text study-text-smoke study study-smoke study-variants study-variants-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -112,6 +116,15 @@ study: attack-data
 study-smoke: attack-data
 	rm -rf runs/study-smoke
 	$(STUDY) --smoke --out runs/study-smoke
+
+# Any part of it: ARMS="simcse worst8-typos" SEEDS="0 1".
+study-variants: word-sets
+	$(STUDY) --part variants --word_sets $(WORD_SETS) --word_vectors $(WORD_SETS:.json=.npz) \
+		$(if $(SENTEVAL),--senteval "$(SENTEVAL)") $(if $(ARMS),--arms $(ARMS)) $(if $(SEEDS),--seeds $(SEEDS))
+
+study-variants-smoke: attack-data
+	rm -rf runs/study-variants-smoke
+	$(STUDY) --part variants --smoke --out runs/study-variants-smoke
 
 # A file's tests stay in one process: some start several ranks once for all of them.
 WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)

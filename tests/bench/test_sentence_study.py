@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import bench.studies.sentence_study as study
-from bench.studies.sentence.arm import at_two_words, num_steps, training_settings
+from bench.studies.sentence.arm import at_few_words, num_steps, training_settings
 from bench.studies.sentence.arms import (
     ARMS,
     BY_NAME,
@@ -198,11 +198,13 @@ def test_success_of_few_words_counts_a_longer_change_as_none():
         return TextAttackRow(*texts, 0.9, 0.1, 20, 4, num_changed, 0.1, "")
 
     rows = [row(0, "succeeded", 1), row(1, "succeeded", 3), row(2, "skipped", 0), row(3, "failed", 0)]
-    found = at_two_words([of_rows(SUCCESS, np.array([100, 100, np.nan, 0.0]))], "model", rows)
+    found = at_few_words([of_rows(SUCCESS, np.array([100, 100, np.nan, 0.0]))], "model", rows, 2)
     assert found.quantity == SUCCESS._replace(metric=AT_TWO_WORDS) and found.num == 3
     np.testing.assert_array_equal(found.rows, [100, 0, np.nan, 0])
     assert found.value == pytest.approx(100 / 3)
-    assert at_two_words([of_rows(SUCCESS, np.zeros(1))], "model", rows[2:3]).value is None
+    assert at_few_words([of_rows(SUCCESS, np.zeros(1))], "model", rows[2:3], 2).value is None
+    one = at_few_words([of_rows(SUCCESS, np.array([100, 100, np.nan, 0.0]))], "model", rows, 1)
+    assert one.quantity.metric == "attack success, ≤ 1 word" and one.value == pytest.approx(100 / 3)
 
 
 # Numbers

@@ -1,10 +1,14 @@
 """The arms of the sentence study: what each trains, with what it is compared, in which order they run, what they cost.
 
+The study has two parts, each a `Design`. Here is that of searches over embeddings; that of searches over texts is in
+`bench.studies.sentence.variants`.
+
 Main arms are systems at equal steps, and again at equal training time: that of `exact`, so that cheaper systems get
 more steps. Explorations are `exact` with one thing changed, of seed 0; of more where one is asked for by name.
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Callable, Dict, List, Literal, Optional, Sequence, Tuple
 
 STEPS, TIME, EXPLORATION = "steps", "time", "exploration"
@@ -12,6 +16,8 @@ BASELINE = "simcse"
 """with which systems are compared"""
 REFERENCE = "exact"
 """whose training time is the equal one, and with which explorations are compared"""
+UNTRAINED = "untrained"
+"""the encoder as it is, which no seed changes"""
 
 # What all arms share: the quickstart's settings, in bf16 and on one thread; its search, but for the norm, is `SEARCH`.
 SHARED = {
@@ -63,12 +69,10 @@ class Arm:
     """multiple of the study's steps"""
     system: str = ""
     """of an arm at equal time: the same at equal steps"""
+    reference: str = REFERENCE
+    """of an arm at equal time: the arm whose training time it has"""
     cost: float = 0.0
     """guessed seconds of one thread a step, for the plan"""
-
-    @property
-    def is_baseline(self) -> bool:
-        return any(arm.baseline == self.name for arm in ARMS)
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,20 @@ class Sizes:
     num_texts: int = 200
     """attacked by DeepWordBug"""
     num_texts_pwws: int = 50
-    """of seed 0 at equal steps; 0: not run"""
+    """of the embeddings' part those of seed 0 at equal steps; 0: not run"""
+    num_texts_textbugger: int = 0
+    num_pairs: int = 0
+    """pairs of STS-B that are attacked (AdvSTS)"""
+    num_edited: int = 0
+    """sentences whose edited copies are compared with them"""
+    num_mistyped: int = 0
+    """texts whose edited copies a probe classifies"""
 
     def as_dict(self) -> dict:
-        return {**asdict(self), "radii": list(self.radii)}
+        """For JSON; without counts of what is not measured, which earlier records do not know."""
+        later = ("num_texts_textbugger", "num_pairs", "num_edited", "num_mistyped")
+        values = {**asdict(self), "radii": list(self.radii)}
+        return {name: value for name, value in values.items() if value or name not in later}
 
 
 SMOKE = Sizes(
@@ -107,7 +121,7 @@ SMOKE = Sizes(
 
 _SYSTEMS = (
     Arm("simcse", {"objective": "simcse"}, cost=0.8),
-    Arm("untrained", None),
+    Arm(UNTRAINED, None),
     Arm("exact", SEARCH, epsilon=0.2, cost=2.2),
     Arm("uscal", USCAL, epsilon=0.2, cost=1.25),
     Arm("adaptive", ADAPTIVE, epsilon=0.2, cost=1.8),
@@ -155,11 +169,38 @@ _EXPLORATIONS = (
 _OF_TIME = tuple(_at_equal_time(arm) for arm in _SYSTEMS if arm.settings is not None and arm.name != REFERENCE)
 # Those that others wait for come early: SimCSE, and SimCSE at equal time.
 ARMS: Tuple[Arm, ...] = (*_SYSTEMS[:5], _OF_TIME[0], *_SYSTEMS[5:], *_OF_TIME[1:], *_EXPLORATIONS)
-BY_NAME = {arm.name: arm for arm in ARMS}
 SMOKE_ARMS = ("simcse", "exact", "steps-1")
 
 NEAR_ENOUGH = 0.1
 """a system whose step costs as much as the reference's, up to this share, is its own arm at equal time"""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A part of the study: its arms in their order, and how much of each is trained and measured."""
+
+    name: str
+    arms: Tuple[Arm, ...]
+    sizes: Sizes
+    smoke: Sizes
+    smoke_arms: Tuple[str, ...]
+    recipes: Tuple[str, ...]
+    """attacks on texts through a probe, of every arm"""
+    recipes_at_first: Tuple[str, ...] = ()
+    """attacks of seed 0 at equal steps alone"""
+    has_all_sets: bool = False
+    """Whether all seven sets of STS are measured, of seed 0 at equal steps."""
+
+    @cached_property
+    def by_name(self) -> Dict[str, Arm]:
+        return {arm.name: arm for arm in self.arms}
+
+    def sizes_of(self, is_smoke: bool) -> Sizes:
+        return self.smoke if is_smoke else self.sizes
+
+
+EMBEDDINGS = Design("embeddings", ARMS, Sizes(), SMOKE, SMOKE_ARMS, ("deepwordbug",), ("pwws",), has_all_sets=True)
+BY_NAME = EMBEDDINGS.by_name
 
 
 @dataclass(frozen=True)
@@ -168,6 +209,7 @@ class Job:
 
     arm: Arm
     seed: int
+    design: Design = field(default=EMBEDDINGS, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -176,32 +218,50 @@ class Job:
         return plain if self.arm.settings is None else f"{plain}-seed{self.seed}"
 
     @property
-    def has_all_sets(self) -> bool:
-        """Whether all seven sets of STS are measured."""
+    def is_first(self) -> bool:
+        """Whether it is of seed 0 at equal steps."""
         return self.seed == 0 and self.arm.group == STEPS
 
     @property
-    def has_pwws(self) -> bool:
-        return self.seed == 0 and self.arm.group == STEPS
+    def has_all_sets(self) -> bool:
+        """Whether all seven sets of STS are measured."""
+        return self.design.has_all_sets and self.is_first
+
+    def recipes(self, sizes: Sizes) -> Dict[str, int]:
+        """Attack on texts → how many it attacks."""
+        counts = {"pwws": sizes.num_texts_pwws, "textbugger": sizes.num_texts_textbugger}
+        names = [*self.design.recipes, *(self.design.recipes_at_first if self.is_first else ())]
+        return {name: count for name in names if (count := counts.get(name, sizes.num_texts))}
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether others are compared with it, so that its model is kept."""
+        return any(arm.baseline == self.arm.name for arm in self.design.arms)
 
     @property
     def control(self) -> Optional["Job"]:
         """The job whose encoder, shifted to this one's class shares, is attacked beside it; of seed 0 alone."""
         is_compared = self.seed == 0 and self.arm.baseline != self.arm.name and self.arm.settings is not None
-        return Job(BY_NAME[self.arm.baseline], self.seed) if is_compared else None
+        return self.other(self.arm.baseline) if is_compared else None
+
+    def other(self, name: str) -> "Job":
+        """An arm of the same design, with seed 0."""
+        return Job(self.design.by_name[name], 0, self.design)
 
 
-def jobs_of(names: Sequence[str], seeds: Sequence[int], repeat_explorations: bool = False) -> List[Job]:
+def jobs_of(
+    names: Sequence[str], seeds: Sequence[int], repeat_explorations: bool = False, design: Design = EMBEDDINGS
+) -> List[Job]:
     """In the order in which they run: a study that is cut short has seed 0 of the main arms, then the explorations.
 
     Args:
         repeat_explorations: with every seed, like the main arms.
     """
-    chosen = [arm for arm in ARMS if arm.name in names]
-    jobs = [Job(arm, 0) for arm in chosen if 0 in seeds or arm.settings is None]
+    chosen = [arm for arm in design.arms if arm.name in names]
+    jobs = [Job(arm, 0, design) for arm in chosen if 0 in seeds or arm.settings is None]
     repeated = [arm for arm in chosen if arm.settings is not None and (repeat_explorations or arm.group != EXPLORATION)]
     for seed in [seed for seed in seeds if seed != 0]:
-        jobs += [Job(arm, seed) for arm in repeated]
+        jobs += [Job(arm, seed, design) for arm in repeated]
     return jobs
 
 
@@ -209,7 +269,7 @@ def needed_by(job: Job) -> List[Job]:
     """What has to be done before: the control's encoder, and where time is equal the arms whose steps were timed."""
     needed = [] if job.control is None else [job.control]
     if job.arm.group == TIME:
-        needed += [Job(BY_NAME[name], 0) for name in (REFERENCE, job.arm.system)]
+        needed += [job.other(name) for name in (job.arm.reference, job.arm.system)]
     return list(dict.fromkeys(needed))
 
 
@@ -219,7 +279,7 @@ def steps_at_equal_time(job: Job, steps: int, seconds_a_step: Callable[[str], fl
     Args:
         seconds_a_step: of a system, as its arm of seed 0 at equal steps measured them.
     """
-    ratio = seconds_a_step(REFERENCE) / seconds_a_step(job.arm.system)
+    ratio = seconds_a_step(job.arm.reference) / seconds_a_step(job.arm.system)
     return None if abs(ratio - 1) <= NEAR_ENOUGH else max(1, round(steps * ratio))
 
 
@@ -229,7 +289,13 @@ _EMBEDDING_ATTACK_STEP = 0.0145
 """a sentence, of PGD"""
 _PROBE = 21.0
 """2,048 sentences are encoded and fitted"""
-_TEXT = {"deepwordbug": 0.2, "pwws": 0.9}
+_TEXT = {"deepwordbug": 0.2, "pwws": 0.9, "textbugger": 0.5}
+_PAIR = 1.0
+"""a pair of AdvSTS"""
+_ENCODED = 0.004
+"""a sentence"""
+_COPIES = 20
+"""edited ones of each, about"""
 _STS = {False: 35.0, True: 120.0}
 """two sets, all seven"""
 _GEOMETRY = 10.0
@@ -239,21 +305,24 @@ def guessed_seconds(job: Job, sizes: Sizes, has_sts: bool) -> float:
     """Of one thread, training and measuring; what an arm at equal time trains for is known."""
     train = job.arm.cost * sizes.steps * job.arm.steps
     if job.arm.group == TIME:
-        train = BY_NAME[REFERENCE].cost * sizes.steps
-        if abs(BY_NAME[REFERENCE].cost / job.arm.cost - 1) <= NEAR_ENOUGH:
+        reference = job.other(job.arm.reference).arm
+        train = reference.cost * sizes.steps
+        if abs(reference.cost / job.arm.cost - 1) <= NEAR_ENOUGH:
             return 0.0
-    attacks = sizes.num_sentences * len(sizes.radii) + 2 * sizes.num_probe_sentences
-    embeddings = attacks * sizes.num_attack_steps * _EMBEDDING_ATTACK_STEP
+    embeddings = 0.0
+    if sizes.num_sentences:
+        attacks = sizes.num_sentences * len(sizes.radii) + 2 * sizes.num_probe_sentences
+        embeddings = attacks * sizes.num_attack_steps * _EMBEDDING_ATTACK_STEP + _PROBE
     times = 2 if job.control is not None else 1
-    text = times * sizes.num_texts * _TEXT["deepwordbug"]
-    if job.has_pwws and sizes.num_texts_pwws:
-        text += times * sizes.num_texts_pwws * _TEXT["pwws"] + _PROBE
+    text = sum(times * count * _TEXT[recipe] for recipe, count in job.recipes(sizes).items())
+    text += _PROBE * len(job.recipes(sizes))
+    edited = _ENCODED * _COPIES * (sizes.num_edited + sizes.num_mistyped)
     return (
         _START
         + train * sizes.batch_size / 32
         + embeddings
-        + 2 * _PROBE
         + text
-        + _STS[job.has_all_sets] * has_sts
+        + edited
+        + (_STS[job.has_all_sets] + _PAIR * sizes.num_pairs) * has_sts
         + _GEOMETRY
     )

@@ -21,7 +21,7 @@ Points = List[Tuple[str, float, float]]
 
 
 def plot(records: Records, tables: Dict[str, Table], path: Path) -> None:
-    """Draws the tables of `bench.studies.sentence.report.tables_of` on white, 150 dots an inch."""
+    """Draws the tables of `bench.studies.sentence.report.tables_of`."""
     sizes = next(iter(records.values())).facts["sizes"]
     panels: Sequence[Callable[[Axes], bool]] = (
         lambda axes: _clean_and_attacked(axes, tables["steps"], sizes["radii"]),
@@ -31,9 +31,16 @@ def plot(records: Records, tables: Dict[str, Table], path: Path) -> None:
         lambda axes: _text_attacks(axes, tables),
         lambda axes: _costs(axes, records),
     )
+    draw_panels(panels, 3, path)
+
+
+def draw_panels(panels: Sequence[Callable[[Axes], bool]], num_columns: int, path: Path) -> None:
+    """A PNG on white, 150 dots an inch; a panel that returns False has nothing to draw, and says so."""
+    num_rows = -(-len(panels) // num_columns)
+    size = (PANEL_SIZE[0] * num_columns, (PANEL_SIZE[1] + 0.9) * num_rows)
     with rc_context(STYLE):
-        figure = Figure(figsize=(PANEL_SIZE[0] * 3, (PANEL_SIZE[1] + 0.9) * 2), layout="constrained", facecolor="white")
-        for axes, draw in zip(figure.subplots(2, 3).flat, panels, strict=True):
+        figure = Figure(figsize=size, layout="constrained", facecolor="white")
+        for axes, draw in zip(figure.subplots(num_rows, num_columns).flat, panels, strict=True):
             if not draw(axes):
                 axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=PRINT.muted)
                 axes.set(xticks=[], yticks=[], xlabel="")
@@ -52,7 +59,7 @@ def largest_measured(table: Table, radii: Sequence[float]) -> Optional[float]:
     return next((e for e in sorted(radii, reverse=True) if table.find("embeddings", _ATTACKED, e)), None)
 
 
-def _scatter(axes: Axes, table: Table, x: Dict[str, Cell], y: Dict[str, Cell]) -> bool:
+def scatter(axes: Axes, table: Table, x: Dict[str, Cell], y: Dict[str, Cell]) -> bool:
     """A large point a system, its mean, and a small one a seed."""
     for number, (label, of_x, of_y) in enumerate(points_of(table, x, y)):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
@@ -70,12 +77,12 @@ def _clean_and_attacked(axes: Axes, table: Table, radii: Sequence[float]) -> boo
     radius = largest_measured(table, radii)
     frame(axes, f"{_ATTACKED} under attack (ε {radius or 0:g}) against STS-B", "STS-B test, Spearman × 100", PRINT)
     attacked = table.find("embeddings", _ATTACKED, radius)
-    return _scatter(axes, table, table.find("sts", "spearman", None, "STS-B"), attacked)
+    return scatter(axes, table, table.find("sts", "spearman", None, "STS-B"), attacked)
 
 
 def _on_the_sphere(axes: Axes, table: Table) -> bool:
     frame(axes, "alignment against uniformity, lower is better", "uniformity", PRINT)
-    return _scatter(axes, table, table.find("geometry", "uniformity"), table.find("geometry", "alignment"))
+    return scatter(axes, table, table.find("geometry", "uniformity"), table.find("geometry", "alignment"))
 
 
 def _against_radius(axes: Axes, table: Table, radii: Sequence[float]) -> bool:
@@ -117,13 +124,20 @@ def _against_training_radius(axes: Axes, table: Table, radii: Sequence[float]) -
 
 def _text_attacks(axes: Axes, tables: Dict[str, Table]) -> bool:
     """DeepWordBug's success with its intervals: systems at equal steps, then explorations."""
-    frame(axes, "DeepWordBug succeeds, %", "", PRINT)
-    labels: List[str] = []
-    for (words, metric), colour, marker in zip(_TEXT_RATES, (PRINT.after, PRINT.before), "os"):
-        cells: Dict[str, Cell] = {}
+    series: Dict[str, Dict[str, Cell]] = {}
+    for words, metric in _TEXT_RATES:
+        cells = series.setdefault(words, {})
         for name in ("steps", "explorations"):
             found = tables[name].find("text-deepwordbug", metric)
             cells.update({label: cell for label, cell in found.items() if label not in cells})
+    return dots(axes, "DeepWordBug succeeds, %", series)
+
+
+def dots(axes: Axes, title: str, series: Dict[str, Dict[str, Cell]]) -> bool:
+    """A line a system, and on it a point with its interval for each of the series (words → system → cell)."""
+    frame(axes, title, "", PRINT)
+    labels: List[str] = []
+    for (words, cells), colour, marker in zip(series.items(), (PRINT.after, PRINT.before, *COLOURS), MARKERS):
         labels += [label for label in cells if label not in labels]
         places = [labels.index(label) for label in cells]
         axes.plot([cell.mean for cell in cells.values()], places, marker, color=colour, markersize=5, label=words)
@@ -134,7 +148,7 @@ def _text_attacks(axes: Axes, tables: Dict[str, Table]) -> bool:
     axes.grid(axis="x", color=PRINT.grid, linewidth=0.8)
     axes.invert_yaxis()
     # Below the frame: every line of it has points.
-    return _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.08), borderaxespad=0.2)
+    return bool(labels) and _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.08), borderaxespad=0.2)
 
 
 def _costs(axes: Axes, records: Records) -> bool:

@@ -14,11 +14,13 @@ import numpy as np
 from bench.studies.sentence.arms import (
     ARMS,
     BASELINE,
-    BY_NAME,
+    EMBEDDINGS,
     EXPLORATION,
     REFERENCE,
     STEPS,
     TIME,
+    UNTRAINED,
+    Design,
     Job,
     steps_at_equal_time,
 )
@@ -125,7 +127,7 @@ def _cells(records: Records, systems: Mapping[str, str], quantity: Quantity) -> 
 
 def _common(of_baseline: Mapping[int, Record], seeds: Mapping[int, Record], name: str) -> Tuple[int, ...]:
     """Seeds to compare with: of an encoder that no seed changes, all that the baseline has."""
-    return tuple(s for s in of_baseline if s in seeds or BY_NAME[name].settings is None)
+    return tuple(s for s in of_baseline if s in seeds or name == UNTRAINED)
 
 
 def _group(of_seeds, systems, quantity, baseline, common, labels) -> Dict[str, Cell]:
@@ -173,29 +175,31 @@ def has(records: Records, name: str) -> bool:
     return any(n == name for n, _ in records)
 
 
-def systems_at_equal_steps(records: Records) -> Dict[str, str]:
+def systems_at_equal_steps(records: Records, design: Design = EMBEDDINGS) -> Dict[str, str]:
     """label → arm: SimCSE, done or not, and the others that are done."""
-    names = [arm.name for arm in ARMS if arm.group == STEPS and has(records, arm.name)]
+    names = [arm.name for arm in design.arms if arm.group == STEPS and has(records, arm.name)]
     return {name: name for name in [BASELINE, *names]}
 
 
-def systems_at_equal_time(records: Records) -> Dict[str, str]:
-    """label → arm: that of equal time, or of equal steps where they cost what the reference does; SimCSE first."""
-    found = {arm.system: arm for arm in ARMS if arm.group == TIME}
+def systems_at_equal_time(records: Records, design: Design = EMBEDDINGS, reference: str = REFERENCE) -> Dict[str, str]:
+    """label → arm: that of the reference's time, or of equal steps where they cost what the reference does; SimCSE
+    first."""
+    found = {arm.system: arm for arm in design.arms if arm.group == TIME and arm.reference == reference}
     systems = {BASELINE: found[BASELINE].name}
-    for arm in [arm for arm in ARMS if arm.group == STEPS and arm.settings is not None]:
+    for arm in [arm for arm in design.arms if arm.group == STEPS and arm.settings is not None]:
         own = found.get(arm.name)
         if own is not None and has(records, own.name):
             systems[arm.name] = own.name
-        elif has(records, arm.name) and (own is None or stands_for_itself(records, own.name)):
-            systems[arm.name] = arm.name
+        elif has(records, arm.name):
+            is_itself = arm.name == reference if own is None else stands_for_itself(records, Job(own, 0, design))
+            if is_itself:
+                systems[arm.name] = arm.name
     return systems
 
 
-def stands_for_itself(records: Records, name: str) -> bool:
-    """Whether an arm at equal time has as many steps as the system's own, up to `sentence_study_arms.NEAR_ENOUGH`."""
-    job = Job(BY_NAME[name], 0)
-    timed = [records.get((system, 0)) for system in (REFERENCE, job.arm.system)]
+def stands_for_itself(records: Records, job: Job) -> bool:
+    """Whether an arm at equal time has as many steps as the system's own, up to `arms.NEAR_ENOUGH`."""
+    timed = [records.get((system, 0)) for system in (job.arm.reference, job.arm.system)]
     if any(record is None or "cpu_s_a_step" not in record.facts for record in timed):
         return False
     of_system = {record.name: record.facts["cpu_s_a_step"] for record in timed}
@@ -223,6 +227,5 @@ def missing(records: Records, jobs: Sequence[Job]) -> List[Job]:
     return [
         job
         for job in jobs
-        if (job.arm.name, job.seed) not in records
-        and not (job.arm.group == TIME and stands_for_itself(records, job.arm.name))
+        if (job.arm.name, job.seed) not in records and not (job.arm.group == TIME and stands_for_itself(records, job))
     ]

@@ -17,8 +17,14 @@ from fastadv.evaluation.text_report.report import json_ready
 from fastadv.files.atomic_file import written_aside
 
 FORMAT = 1
-AT_TWO_WORDS = "attack success, ≤ 2 words"
-"""beside that of any change, which comes near 100 %"""
+
+
+def at_words(max_words: int) -> str:
+    """The metric of success by changes of few words, beside that of any change, which comes near 100 %."""
+    return f"attack success, ≤ {max_words} word{'s' * (max_words > 1)}"
+
+
+AT_TWO_WORDS = at_words(2)
 
 _STEPS = 65_000
 _MISSING = 65_535

@@ -1,8 +1,8 @@
 """The sentence study's ``study.md``: a table a question, from whatever arms are done."""
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from bench.studies.sentence.arms import ARMS, BASELINE, BY_NAME, REFERENCE, Job
+from bench.studies.sentence.arms import ARMS, BASELINE, BY_NAME, REFERENCE, Arm, Job
 from bench.studies.sentence.read import (
     Cell,
     Records,
@@ -83,33 +83,34 @@ def report(records: Records, jobs: Sequence[Job]) -> Tuple[str, dict]:
         "seeds ± their standard deviation [the 95 % interval of the change, over rows, paired by row and seed]; * "
         "where it leaves out 0 and every seed moved the same way. Of quantities that only some seeds have, those.",
     ]
-    text += [f"* n/a: {line}" for line in _reasons(records)]
+    text += [f"* n/a: {line}" for line in reasons(records)]
     text += ["", f"## At equal steps, beside {BASELINE}", "", *_by_quantity(tables["steps"], lines)]
     text += ["", f"## At equal training time, that of {REFERENCE}, beside {BASELINE} of that time", ""]
-    text += [*_steps_of(records, tables["time"]), *_by_quantity(tables["time"], lines)]
+    text += [*steps_of(records, tables["time"]), *_by_quantity(tables["time"], lines)]
     text += ["", f"## Reuse and replaced token detection, beside {REFERENCE}", ""]
     text += _by_quantity(tables["reuse"], lines)
     text += ["", f"## Explorations, beside {REFERENCE}, seed 0", ""]
     text += _by_system(tables["explorations"], lines, radii)
     if tables["repeated"].systems:
         text += ["", f"## Explorations over seeds, beside {BASELINE}", "", *_by_quantity(tables["repeated"], lines)]
-    text += ["", "## Attacks on text beside their control, seed 0", "", *_controls(records)]
-    text += ["", "## Cost", "", *_costs(records)]
+    text += ["", "## Attacks on text beside their control, seed 0", "", *controls(records, ARMS)]
+    text += ["", "## Cost", "", *costs(records, ARMS)]
     numbers = {
         "num_arms": len(records),
         "missing": [job.key for job in absent],
         "sizes": sizes,
-        "tables": {
-            name: [
-                {**dict(zip(Quantity._fields, quantity)), "system": label, "arm": found.systems[label], **c.as_dict()}
-                for quantity, cells in found.cells.items()
-                for label, c in cells.items()
-            ]
-            for name, found in tables.items()
-        },
+        "tables": {name: list(rows_of(found)) for name, found in tables.items()},
         "facts": {record.model: record.facts for record in records.values()},
     }
     return "\n".join(text) + "\n", numbers
+
+
+def rows_of(found: Table) -> Iterator[dict]:
+    """Every cell, for JSON."""
+    for quantity, cells in found.cells.items():
+        for label, cell in cells.items():
+            place = dict(zip(Quantity._fields, quantity))
+            yield {**place, "system": label, "arm": found.systems[label], **cell.as_dict()}
 
 
 def tables_of(records: Records) -> Dict[str, Table]:
@@ -155,7 +156,7 @@ def _by_quantity(found: Table, lines: Sequence[Line]) -> List[str]:
         cells = line.of(found)
         if cells:
             rows.append([line.label, *(cell_text(cells.get(label), line.digits) for label in labels)])
-    return _markdown(rows) if len(rows) > 1 else ["Nothing of it is done."]
+    return markdown(rows) if len(rows) > 1 else ["Nothing of it is done."]
 
 
 def _by_system(found: Table, lines: Sequence[Line], radii: Sequence[float]) -> List[str]:
@@ -178,13 +179,13 @@ def _by_system(found: Table, lines: Sequence[Line], radii: Sequence[float]) -> L
         if any(label in cells for _, cells in chosen):
             values = [cell_text(cells.get(label), line.digits) for line, cells in chosen]
             rows.append([label, BY_NAME[label].about, *values])
-    return _markdown(rows)
+    return markdown(rows)
 
 
-def _controls(records: Records) -> List[str]:
+def controls(records: Records, arms: Sequence[Arm]) -> List[str]:
     """Success, the control's, and the verdict by McNemar's tests (`fastadv.evaluation.text_report.findings`)."""
     rows = [["arm", "attack", "succeeds", "at ≤ 2 words", "beside", "its control", "verdict", "at ≤ 2 words"]]
-    for arm in ARMS:
+    for arm in arms:
         record = records.get((arm.name, 0))
         for recipe, facts in (record.facts["text"] if record else {}).items():
             success = [_percent(facts["success"][cap]) for cap in ("any", "words_2")]
@@ -200,12 +201,12 @@ def _controls(records: Records) -> List[str]:
         "successes than both, on texts that both get right (McNemar, exact, 5 %, not corrected for their number); lean "
         "is fewer than the first alone."
     )
-    return [legend, "", *_markdown(rows)]
+    return [legend, "", *markdown(rows)]
 
 
-def _costs(records: Records) -> List[str]:
+def costs(records: Records, arms: Sequence[Arm]) -> List[str]:
     rows = [["arm", "seeds", "steps", "ms a step (CPU)", "gradients a step", "training, CPU s", "measuring, CPU s"]]
-    for arm in ARMS:
+    for arm in arms:
         of_arm = [record for (name, _), record in sorted(records.items()) if name == arm.name]
         if of_arm:
             facts = [record.facts for record in of_arm]
@@ -223,14 +224,14 @@ def _costs(records: Records) -> List[str]:
                     f"{sum(sum(f['measure_cpu_s'].values()) for f in facts) / len(facts):.0f}",
                 ]
             )
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.0f}" if values else ""
 
 
-def _steps_of(records: Records, found: Table) -> List[str]:
+def steps_of(records: Records, found: Table) -> List[str]:
     said = []
     for label, name in found.systems.items():
         record = records.get((name, 0)) or next((r for (n, _), r in records.items() if n == name), None)
@@ -240,7 +241,7 @@ def _steps_of(records: Records, found: Table) -> List[str]:
     return [f"Steps, and CPU seconds of seed 0: {', '.join(said)}.", ""] if said else []
 
 
-def _reasons(records: Records) -> List[str]:
+def reasons(records: Records) -> List[str]:
     """What kept parts from being measured, each once with its arms."""
     arms_of: Dict[str, List[str]] = {}
     for record in records.values():
@@ -253,6 +254,6 @@ def _percent(share: dict) -> str:
     return "n/a" if share["value"] is None else f"{100 * share['value']:.1f} %"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> List[str]:
+def markdown(rows: Sequence[Sequence[str]]) -> List[str]:
     head, *body = ["| " + " | ".join(row) + " |" for row in rows]
     return [head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body]
