@@ -88,10 +88,15 @@ class Proposer:
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
         which = int(generator.random() * (bool(of_words) + len(of_texts)))
         if of_words and which == 0:
-            count = min(len(places), max(1, round(self._share(generator) * len(places))))
+            count, num_edited = max(1, round(self._share(generator) * len(places))), 0
             pieces = [list(of_text) for of_text in segments]
-            for part, i in generator.sample(places, count):
-                pieces[part][i] = self._edited(pieces[part][i], generator)
+            # Words that no edit changes, those without a synonym for instance, give way to others.
+            for part, i in generator.sample(places, len(places)):
+                new = self._edited(pieces[part][i], generator)
+                num_edited += new != pieces[part][i]
+                pieces[part][i] = new
+                if num_edited == count:
+                    break
             return tuple(map("".join, pieces))
         edit = of_texts[which - bool(of_words)]
         for part in generator.sample(range(len(texts)), len(texts)):

@@ -148,6 +148,12 @@ def test_the_share_of_words_is_within_its_bounds(lowest, more, seed):
         assert max(1, round(lowest * 18)) <= changed <= max(1, round(highest * 18))
 
 
+def test_a_word_that_no_edit_changes_gives_way_to_another():
+    texts = ("nothing else here but this great ending",)
+    drawn = proposer(["synonyms"], word_share=(0.0, 0.0), num_proposals=20).of(0, texts, 0)
+    assert {new for (new,) in drawn} == {texts[0].replace("great", other) for other in ("grand", "big")}
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_proposals_for_hostile_text_are_texts_or_none(text):
     for names in (["typos", "looks", "spaces", "synonyms"], ["flips"]):
