@@ -88,7 +88,7 @@ ARMS: Tuple[Arm, ...] = (
     _variant("worst", 4, "typos", 1.25),
     _in_the_time_of(SEARCHED_LESS, _SIMCSE),
     _variant("gradient", 8, "typos", 1.2),
-    _variant("worst", 8, "synonyms", 1.75),
+    _aside(_variant("worst", 8, "synonyms", 1.75)),
     _aside(_variant("worst", 8, "swap+insert", 1.75)),
     _aside(_variant("worst", 8, "typos", 2.6, balance=BALANCE)),
     _aside(_variant("random", 1, "both", 0.8)),
@@ -101,12 +101,13 @@ SIZES = Sizes(
     steps=150,
     num_sentences=0,
     num_probe_sentences=0,
-    num_texts=200,
-    num_texts_pwws=60,
-    num_texts_textbugger=60,
-    num_pairs=40,
-    num_edited=400,
-    num_mistyped=600,
+    num_texts=100,
+    # As many, so that they share a probe.
+    num_texts_pwws=40,
+    num_texts_textbugger=40,
+    num_pairs=16,
+    num_edited=300,
+    num_mistyped=300,
 )
 SMOKE = Sizes(
     steps=2,
