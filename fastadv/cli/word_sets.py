@@ -34,12 +34,24 @@ def _word_sets(arguments: argparse.Namespace) -> None:
     if not -1 <= settings.min_cosine <= 1:
         raise UserError(f"--min_cosine {settings.min_cosine:g}: expected a cosine, from -1 to 1")
     compared = None if files.compare is None else read_plain_sets(files.compare)
-    wordnet = open_wordnet(attack_data_folder(files.attack_data))
+    attack_data = attack_data_folder(files.attack_data)
+    wordnet = open_wordnet(attack_data)
     if arguments.dry_run:
         fitted = " counter-fitted to WordNet" if files.counter_fit else ""
-        print(f"would make word sets of {files.vectors}{fitted} into {out}")
+        checked = f", checked in {files.texts}," if files.texts is not None else ""
+        print(f"would make word sets of {files.vectors}{fitted}{checked} into {out}")
         return
     for line in make_word_sets(
-        files.vectors, out, wordnet, settings, files.counter_fit, vectors_out, compared, sys.stderr.isatty()
+        files.vectors,
+        out,
+        wordnet,
+        settings,
+        files.counter_fit,
+        vectors_out,
+        compared,
+        progress=sys.stderr.isatty(),
+        texts=files.texts,
+        encoder=files.encoder,
+        attack_data=attack_data,
     ):
         print(line)

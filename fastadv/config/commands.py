@@ -260,6 +260,17 @@ class WordSetFiles:
     counter_fit: Annotated[bool, Flag("fit the vectors to WordNet first: plain vectors mix up antonyms")] = False
     vectors_out: Annotated[str | None, Flag("a .npz file for the vectors, as attacks read them", metavar="FILE")] = None
     attack_data: Annotated[str | None, Flag("where `fastadv prepare-attack-data` put WordNet", metavar="DIR")] = None
+    texts: Annotated[
+        str | None,
+        Flag(
+            "sentences, such as demo:imdb-train: the sets are WordNet's synonyms and antonyms that can stand in a "
+            "word's place in them, instead of the vectors' neighbours",
+            metavar="DATA",
+        ),
+    ] = None
+    encoder: Annotated[
+        str, Flag("refuses synonyms that move sentences of --texts too far: a folder, a Hub name, demo:minilm or none")
+    ] = "demo:minilm"
     compare: Annotated[
         str | None, Flag("print the overlap with these synonyms, JSON of word to words", metavar="FILE")
     ] = None

@@ -55,6 +55,8 @@ class PackedBatch:
     proposals: Mapping[str, Sequence["PackedBatch"]] = field(default_factory=dict)
     """K edited copies of each sentence, in their order, for each side of `fastadv.data.edits`: ``text`` keeps what the
     sentence says, ``flip`` does not. Each has `is_present`"""
+    host_lengths: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
+    """Tokens of each sentence, known without asking the device; None where they are not"""
     remembered: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Results that every pass of this batch shares, by name, kept by whoever computes them. A batch that `replace` or
     `to` makes of this one starts without any"""
@@ -111,12 +113,13 @@ class PackedBatch:
     def split(self, num_parts: int) -> list["PackedBatch"]:
         """The batch in ``num_parts`` runs of sentences, in their order, of sizes that differ by one at most.
 
-        Tensors are views. A GPU is asked once, for where sentences end.
+        Tensors are views. A GPU is asked for where sentences end only where ``host_lengths`` are not known.
 
         Raises:
             ValueError: fewer sentences than parts.
         """
-        num_sentences, ends = self.num_sentences, self.cu_seqlens.tolist()
+        num_sentences, lengths = self.num_sentences, self._lengths_on_host()
+        ends = list(accumulate(lengths, initial=0))
         if not 1 <= num_parts <= num_sentences:
             raise ValueError(f"{num_sentences} sentences in {num_parts} parts: expected 1 to {num_sentences} parts")
         bounds = [num_sentences * i // num_parts for i in range(num_parts + 1)]
@@ -132,7 +135,8 @@ class PackedBatch:
                     **{name: getattr(self, name)[tokens] for name in _OF_TOKENS},
                     **{name: None if rows is None else rows[first:end] for name, rows in of_sentences.items()},
                     cu_seqlens=self.cu_seqlens[first : end + 1] - self.cu_seqlens[first],
-                    max_seqlen=max(b - a for a, b in zip(ends[first:end], ends[first + 1 : end + 1])),
+                    max_seqlen=max(lengths[first:end]),
+                    host_lengths=tuple(lengths[first:end]),
                     variants={name: of_parts[i] for name, of_parts in variants.items()},
                     proposals={side: [each[i] for each in drawn] for side, drawn in proposals.items()},
                     words=None if self.words is None else self.words[tokens],
@@ -150,19 +154,21 @@ class PackedBatch:
             **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in (*_OF_TOKENS, "sentence_ids")},
             cu_seqlens=torch.cat([batches[0].cu_seqlens[:1], *ends]),
             max_seqlen=max(batch.max_seqlen for batch in batches),
+            host_lengths=sum((batch._lengths_on_host() for batch in batches), ()),
         )
 
     @classmethod
-    def chosen(cls, batches: Sequence["PackedBatch"], index: Tensor) -> "PackedBatch":
+    def chosen(cls, batches: Sequence["PackedBatch"], index: Tensor, index_on_host: Sequence[int]) -> "PackedBatch":
         """Sentence b of batch ``index[b]``, for each b; all batches are variants of the same B sentences.
 
         Args:
-            index: (B,) int64. A GPU is asked once, for the lengths of the chosen sentences.
+            index: (B,) int64.
+            index_on_host: the same numbers.
         """
         whole, num_sentences = cls.end_to_end(batches), batches[0].num_sentences
         rows = index * num_sentences + torch.arange(num_sentences, device=index.device)
         lengths = whole.lengths[rows]
-        on_host = lengths.tolist()
+        on_host = tuple(whole.host_lengths[k * num_sentences + b] for b, k in enumerate(index_on_host))
         num_tokens = sum(on_host)
         cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
         shifts = torch.repeat_interleave(whole.cu_seqlens[rows] - cu_seqlens[:-1], lengths, output_size=num_tokens)
@@ -173,7 +179,11 @@ class PackedBatch:
             max_seqlen=max(on_host),
             sentence_ids=whole.sentence_ids[rows],
             is_present=torch.stack([batch.is_present for batch in batches]).flatten()[rows],
+            host_lengths=on_host,
         )
+
+    def _lengths_on_host(self) -> tuple[int, ...]:
+        return tuple(self.lengths.tolist()) if self.host_lengths is None else self.host_lengths
 
     @classmethod
     def from_token_lists(
@@ -217,4 +227,5 @@ class PackedBatch:
             sentence_ids=torch.arange(len(lengths)) if sentence_ids is None else torch.tensor(sentence_ids),
             labels=None if labels is None else torch.tensor(labels),
             row_ids=None if row_ids is None else torch.tensor(row_ids),
+            host_lengths=tuple(lengths),
         )

@@ -36,18 +36,23 @@ def text_rules(config: Config, needs: Needs) -> Iterator[Rule]:
     expected = f"edits of single words where {key}.choose is gradient, which {', '.join(not_of_a_word)} is not"
     yield text.choose == "gradient" and bool(not_of_a_word), f"{key}.edits", expected
     for pattern in text.protected:
-        yield not _is_pattern(pattern), f"{key}.protected", f"regular expressions, which {show(pattern)} is not"
+        expected = f"regular expressions of some text, which {show(pattern)} is not"
+        yield not _is_pattern(pattern), f"{key}.protected", expected
     is_cast_in_pieces = config.engine.precision == "fp32" and config.engine.zero_stage == 3
     expected = "auto or fp32 where engine.zero_stage is 3 and engine.precision is fp32"
     yield text.precision == "bf16" and is_cast_in_pieces, f"{key}.precision", expected
+    is_narrow = config.engine.precision == "bf16"
+    yield text.precision == "fp32" and is_narrow, f"{key}.precision", "auto or bf16 where engine.precision is bf16"
     is_instead = has_text and needs.text.is_positive
     expected = "null where objective_options.text_positive is instead, which has no other positive"
+    is_reference = config.perturbation.resolve().reuse == "none"
+    where = "where objective_options.text_positive is instead, whose keys the reference does not compute again"
+    yield is_instead and is_reference, "perturbation.reuse", f"exact, adaptive or free {where}"
     yield is_instead and config.data.positive_field is not None, "data.positive_field", expected
 
 
 def _is_pattern(text: str) -> bool:
     try:
-        re.compile(text)
+        return re.compile(text).fullmatch("") is None
     except re.error:
         return False
-    return True

@@ -319,7 +319,7 @@ class Objective(nn.Module):
     def row_losses(self, views: Views) -> Tensor:
         """(B,) what the text search raises: the inner loss of each row, at one proposal a sentence; no graph is kept.
 
-        ``views`` is as in `inner_loss`. Called where `Needs.text`, or an option, asks for a text view.
+        ``views`` is as in `inner_loss`, without ``anchor``. Called where the objective has `Needs.text`.
         """
         raise NotImplementedError
 

@@ -5,11 +5,10 @@ import math
 import os
 import pickle
 import shutil
-from dataclasses import asdict
 
 import pytest
 
-from fastadv.config.schema import field_types
+from fastadv.config.schema import field_types, value_of
 from fastadv.config.values import MISFIT, conform
 from fastadv.errors import UserError
 from fastadv.launch.load import load_config
@@ -127,8 +126,7 @@ def test_numbers_that_are_none(word):
         except UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000
             continue
-        section, _, name = key.rpartition(".")
-        value = asdict(config)[section][name] if section else getattr(config, name)
+        value = value_of(config, key)
         assert not isinstance(value, float) or math.isfinite(value), key
         assert value is None or conform(value, hint) is not MISFIT, key
 

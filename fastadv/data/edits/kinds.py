@@ -45,6 +45,23 @@ _OWN = "your own as my_package.my_module:function"
 
 
 @dataclass(frozen=True)
+class OwnEdit:
+    """A function of the user's own, whose mistakes are told in one line."""
+
+    name: str
+    function: Callable
+
+    def __call__(self, text: str, generator: random.Random) -> str:
+        try:
+            edited = self.function(text, generator)
+        except Exception as error:  # whatever it may raise
+            raise UserError(f"{self.name} failed on {text[:60]!r}: {type(error).__name__}: {error}") from error
+        if not isinstance(edited, str):
+            raise UserError(f"{self.name} gave {type(edited).__name__}, expected the edited text")
+        return edited
+
+
+@dataclass(frozen=True)
 class Edits:
     """The edits of a list of names."""
 
@@ -69,6 +86,7 @@ def check_edits(names: Sequence[str], key: str, keeps_meaning: bool = True) -> N
     for name in expanded(names):
         is_flip = name in FLIP_NAMES
         if ":" in name:
+            find_function(name, key)
             continue
         if name not in NAMES or is_flip == keeps_meaning:
             allowed = [n for n in NAMES if (n == "flips" or n in FLIP_NAMES) != keeps_meaning]
@@ -84,7 +102,7 @@ def make_edits(names: Sequence[str], key: str, word_sets: WordSets | None = None
     of_words, of_texts = [], []
     for name in expanded(names):
         if ":" in name:
-            of_texts.append(find_function(name, key))
+            of_texts.append(OwnEdit(name, find_function(name, key)))
         elif name in OF_WORD_SETS:
             if word_sets is None:
                 raise UserError(f"{key}: {name} needs data.word_sets; expected a file that fastadv word-sets made")

@@ -11,8 +11,10 @@ from typing import Mapping, Sequence
 from fastadv.data.variants.word_sets import WordSets, replaced, words_of
 
 _AUXILIARIES = "is|are|was|were|am|can|could|will|would|should|must|may|might|do|does|did|has|have|had"
-_AUXILIARY = re.compile(rf"\b({_AUXILIARIES})\b(?!\s+not\b|n?['’]t)", re.IGNORECASE)
-_NEGATED = re.compile(rf"\b({_AUXILIARIES}|ca|wo)(\s+not\b|n['’]t\b)|\bcannot\b", re.IGNORECASE)
+# Capitals begin a sentence; May and Will are names as well.
+_CAPITALS = "|".join(word.capitalize() for word in _AUXILIARIES.split("|") if word not in ("may", "will"))
+_AUXILIARY = re.compile(rf"\b({_AUXILIARIES}|{_CAPITALS})\b(?!\s+not\b|\s*n?['’]t)")
+_NEGATED = re.compile(rf"\b({_AUXILIARIES}|{_CAPITALS}|ca|wo|Ca|Wo)(\s+not\b|\s*n['’]t\b)|\b[Cc]annot\b")
 _DIGITS = re.compile(r"(?<![\w.,])\d{1,9}(?![\w])")
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _NUMBER_WORD = re.compile(rf"\b({'|'.join(_NUMBERS)})\b", re.IGNORECASE)
@@ -87,7 +89,7 @@ def negation(text: str, generator: random.Random) -> str:
     else:
         new = verb
         if verb.lower() in ("ca", "wo"):
-            new = {"ca": "can", "wo": "will"}[verb.lower()]
+            new = {"ca": "can", "wo": "will", "Ca": "Can", "Wo": "Will"}[verb]
     return text[: place.start()] + new + text[place.end() :]
 
 

@@ -3,9 +3,10 @@
 import random
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Sequence
+from typing import Iterator, Sequence
 
 from fastadv.data.edits.kinds import Edits
 from fastadv.data.edits.typing_errors import is_typed_letter
@@ -20,7 +21,6 @@ PROTECTED = (
 )
 """What no edit of a word touches: addresses, mark-up, and names with @ and #. Nor is a word what has a digit."""
 
-_MIN_LETTERS = 2
 _TRIES = 4
 """Edits drawn for a word before it is left as it is."""
 
@@ -59,10 +59,12 @@ class Proposer:
         """
         generator = generator_of(self.seed, epoch, row, self.side)
         segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
+        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
         proposals: list[Texts | None] = []
         for _ in range(self.num_proposals):
-            drawn = self._drawn(texts, segments, random.Random(generator.getrandbits(64)))
-            proposals.append(None if drawn == texts or not all(map(str.strip, drawn)) else drawn)
+            drawn = self._drawn(texts, segments, places, generator)
+            is_emptied = any(old.strip() and not new.strip() for old, new in zip(texts, drawn))
+            proposals.append(None if drawn == texts or is_emptied else drawn)
         return proposals
 
     def every_word(self, row: int, texts: Texts, epoch: int) -> "EveryWord":
@@ -70,40 +72,33 @@ class Proposer:
         generator = generator_of(self.seed, epoch, row, self.side)
         segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
         edited = [[self._edited(p, generator) if i % 2 else p for i, p in enumerate(s)] for s in segments]
-        num_words = sum(len(of_text) // 2 for of_text in segments)
-        spans = [[_spans(of_text) for of_text in pieces] for pieces in (segments, edited)]
-        num_edits = max(1, self._num_words(num_words, generator)) if num_words else 0
-        return EveryWord(tuple(map("".join, edited)), spans[0], spans[1], num_edits)
+        is_new = [[new != old for new, old in zip(*both)] for both in zip(edited, segments)]
+        own_spans, edited_spans = ([_spans(*of_text) for of_text in zip(side, is_new)] for side in (segments, edited))
+        return EveryWord(tuple(map("".join, edited)), own_spans, edited_spans, self._share(generator))
 
-    def _num_words(self, num_words: int, generator: random.Random) -> int:
+    def _share(self, generator: random.Random) -> float:
+        """Share of the words to edit."""
         least, most = self.word_share
-        return round((least + (most - least) * generator.random()) * num_words)
+        return least + (most - least) * generator.random()
 
-    def _drawn(self, texts: Texts, segments: Sequence[list[str]], generator: random.Random) -> Texts:
+    def _drawn(
+        self, texts: Texts, segments: Sequence[list[str]], places: list[tuple[int, int]], generator: random.Random
+    ) -> Texts:
+        """One proposal; ``places`` are (text, piece) of the words that may be edited."""
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
         which = int(generator.random() * (bool(of_words) + len(of_texts)))
         if of_words and which == 0:
-            return self._with_words(segments, generator)
+            count = min(len(places), max(1, round(self._share(generator) * len(places))))
+            pieces = [list(of_text) for of_text in segments]
+            for part, i in generator.sample(places, count):
+                pieces[part][i] = self._edited(pieces[part][i], generator)
+            return tuple(map("".join, pieces))
         edit = of_texts[which - bool(of_words)]
         for part in generator.sample(range(len(texts)), len(texts)):
             edited = edit(texts[part], generator)
             if edited != texts[part]:
                 return (*texts[:part], edited, *texts[part + 1 :])
         return texts
-
-    def _with_words(self, segments: Sequence[list[str]], generator: random.Random) -> Texts:
-        """Texts joined again of their segments, of which a drawn share is edited; every second one is a word."""
-        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
-        count = self._num_words(len(places), generator)
-        chosen = generator.sample(range(len(places)), min(len(places), max(1, count)))
-        edited: dict[tuple[int, int], str] = {}
-        for index in chosen:
-            part, i = places[index]
-            edited[part, i] = self._edited(segments[part][i], generator)
-        return tuple(
-            "".join(edited.get((part, i), piece) for i, piece in enumerate(of_text))
-            for part, of_text in enumerate(segments)
-        )
 
     def _edited(self, word: str, generator: random.Random) -> str:
         of_words = self.edits.of_words
@@ -125,19 +120,20 @@ class EveryWord:
 
     edited: Texts
     own_spans: list[Spans]
-    """of each text as it is, the spans of the words"""
+    """of each text as it is, the spans of the words that an edit has changed"""
     edited_spans: list[Spans]
     """of each edited text, the spans of the same words"""
-    num_edits: int
-    """words to be taken from the edited texts; 0 where there is none"""
+    share: float
+    """of the words, how many are to be taken from the edited texts"""
 
 
-def _spans(segments: Sequence[str]) -> Spans:
-    """The spans of the words, which are every second segment, without the spaces after them."""
+def _spans(segments: Sequence[str], is_new: Sequence[bool]) -> Spans:
+    """The spans of the segments that are new, without the spaces after them."""
     text, begins = "".join(segments), list(accumulate(map(len, segments), initial=0))
     return [
         (begins[i] - (text[begins[i] - 1 : begins[i]] == " "), begins[i] + len(segments[i].rstrip(" \t")))
-        for i in range(1, len(segments), 2)
+        for i in range(len(segments))
+        if is_new[i]
     ]
 
 
@@ -157,7 +153,9 @@ def pieces_of(text: str, min_letters: int = 4, protected: Sequence[str] = ()) ->
         min_letters: words of fewer letters stay.
         protected: regular expressions of what stays, besides `PROTECTED`.
     """
-    shielded = [match.span() for match in _compiled((*PROTECTED, *protected)).finditer(text)]
+    patterns = map(_compiled, (*PROTECTED, *protected))
+    shielded = sorted(match.span() for pattern in patterns for match in pattern.finditer(text) if match.group())
+    shielded = list(_merged(shielded))
     pieces, end, at = [], 0, 0
     for word in words_of(text):
         while at < len(shielded) and shielded[at][1] <= word.start:
@@ -169,19 +167,23 @@ def pieces_of(text: str, min_letters: int = 4, protected: Sequence[str] = ()) ->
         stop = word.end
         while stop < len(text) and text[stop] in " \t":
             stop += 1
-        if stop == len(text):
-            # A space at the end joins nothing.
+        if stop == len(text) or any(begin == stop for begin, _ in shielded[at : at + 1]):
+            # A space at the end joins nothing, and what is protected is joined to nothing.
             stop = word.end
         pieces += [text[end : word.start], text[word.start : stop]]
         end = stop
     return [*pieces, text[end:]]
 
 
-_PATTERNS: dict[tuple[str, ...], re.Pattern] = {}
+def _merged(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Sorted spans, those that overlap as one."""
+    begin, end = 0, 0
+    for first, last in spans:
+        if first > end:
+            yield begin, end
+            begin = first
+        begin, end = (first, last) if end == 0 else (begin, max(end, last))
+    yield begin, end
 
 
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern:
-    """One pattern of all, compiled once a process."""
-    if patterns not in _PATTERNS:
-        _PATTERNS[patterns] = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
-    return _PATTERNS[patterns]
+_compiled = lru_cache(maxsize=256)(re.compile)

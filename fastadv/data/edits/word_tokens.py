@@ -46,22 +46,26 @@ def pack_words(
             return_attention_mask=False,
             return_offsets_mapping=True,
         )
-        words = [_words_of_tokens(encoded.encodings[i], of_row) for i, of_row in enumerate(spans)]
+        words = [words_of_tokens(encoded.encodings[i], of_row) for i, of_row in enumerate(spans)]
         sides.append((encoded, words))
     batches = []
-    known = [set(a) & set(b) - {-1} for a, b in zip(sides[0][1], sides[1][1], strict=True)]
+    # Numbered again, so that they are below the number of the sentence's tokens.
+    known = [
+        {word: number for number, word in enumerate(sorted(set(a) & set(b) - {-1}))}
+        for a, b in zip(sides[0][1], sides[1][1], strict=True)
+    ]
     for encoded, words in sides:
         tokens, special = encoded["input_ids"], [[flag == 1 for flag in row] for row in encoded["special_tokens_mask"]]
         types = encoded["token_type_ids"] if num_token_types > 1 else None
         batch = PackedBatch.from_token_lists(tokens, special, token_type_lists=types, position_offset=position_offset)
-        flat = [word if word in both else -1 for row, both in zip(words, known) for word in row]
-        is_present = torch.tensor([bool(both) and each.num_edits > 0 for both, each in zip(known, drawn)])
-        batches.append(replace(batch, words=torch.tensor(flat), is_present=is_present))
-    batches[1] = replace(batches[1], num_edits=torch.tensor([each.num_edits for each in drawn]))
+        flat = [both.get(word, -1) for row, both in zip(words, known) for word in row]
+        batches.append(replace(batch, words=torch.tensor(flat), is_present=torch.tensor(list(map(bool, known)))))
+    num_edits = [max(1, round(each.share * len(both))) for both, each in zip(known, drawn)]
+    batches[1] = replace(batches[1], num_edits=torch.tensor(num_edits))
     return batches
 
 
-def _words_of_tokens(encoding, spans: Sequence[Spans]) -> list[int]:
+def words_of_tokens(encoding, spans: Sequence[Spans]) -> list[int]:
     """The number of each token's word, counted over the texts of a row; -1 at tokens of none, or of one that is cut."""
     words, last_letters = [-1] * len(encoding.ids), {}
     starts = [0, *(sum(map(len, spans[:part])) for part in range(1, len(spans)))]
@@ -73,7 +77,7 @@ def _words_of_tokens(encoding, spans: Sequence[Spans]) -> list[int]:
         while at[part] < len(of_text) and of_text[at[part]][1] <= begin:
             at[part] += 1
         # A byte-level token begins with the space before its word.
-        if at[part] < len(of_text) and of_text[at[part]][0] < end and end <= of_text[at[part]][1]:
+        if at[part] < len(of_text) and of_text[at[part]][0] <= begin and end <= of_text[at[part]][1]:
             words[i] = starts[part] + at[part]
             last_letters[words[i]] = end == of_text[at[part]][1]
     return [word if word >= 0 and last_letters[word] else -1 for word in words]
@@ -82,12 +86,18 @@ def _words_of_tokens(encoding, spans: Sequence[Spans]) -> list[int]:
 def with_edited_words(own: PackedBatch, edited: PackedBatch, is_edited: Tensor, max_length: int) -> PackedBatch:
     """The sentences of ``own``, of which some words are those of ``edited``.
 
-    A GPU is asked once, for the lengths. What is longer than ``max_length`` is cut before its last token.
+    A GPU is asked once, for the lengths. What is longer than ``max_length`` is cut before its last token; a pair that
+    would be keeps its own words, for its second text alone would be cut.
 
     Args:
         own, edited: with ``words``, as `pack_words` gives them.
         is_edited: (B, W) bool, the words to be taken from ``edited``; W is above every word's number.
     """
+    lengths = _lengths(own, edited, is_edited)
+    num_special = own.is_special.new_zeros(own.num_sentences, dtype=torch.int64)
+    is_pair = num_special.index_add(0, own.token_sentence, own.is_special.long()) > 2
+    is_edited = is_edited & ~(is_pair & (lengths > max_length))[:, None]
+    full = _lengths(own, edited, is_edited)
     num_own, device = own.num_tokens, own.input_ids.device
     rows = torch.cat([own.token_sentence, edited.token_sentence])
     words = torch.cat([own.words, edited.words])
@@ -103,7 +113,6 @@ def with_edited_words(own: PackedBatch, edited: PackedBatch, is_edited: Tensor, 
     firsts = firsts.flatten().scatter_reduce(0, flat, places_of_words, "amin").view_as(is_edited)
     order = torch.where(is_own, torch.arange(len(rows), device=device), firsts[rows, words.clamp(min=0)])
     order = torch.where(is_kept, order, num_own).argsort(stable=True)
-    full = torch.zeros(own.num_sentences, dtype=torch.int64, device=device).index_add(0, rows, is_kept.long())
     lengths = full.clamp(max=max_length)
     on_host = lengths.tolist()
     num_tokens = sum(on_host)
@@ -123,5 +132,14 @@ def with_edited_words(own: PackedBatch, edited: PackedBatch, is_edited: Tensor, 
         cu_seqlens=starts.int(),
         max_seqlen=max(on_host),
         sentence_ids=own.sentence_ids,
-        is_present=own.is_present,
+        is_present=torch.zeros_like(full).index_add(0, rows, takes_edited.long()) > 0,
     )
+
+
+def _lengths(own: PackedBatch, edited: PackedBatch, is_edited: Tensor) -> Tensor:
+    """(B,) tokens of each sentence with some words edited, before it is cut."""
+    lengths = torch.zeros(own.num_sentences, dtype=torch.int64, device=own.input_ids.device)
+    for side, is_other in ((own, False), (edited, True)):
+        is_taken = is_edited[side.token_sentence, side.words.clamp(min=0)] & (side.words >= 0)
+        lengths = lengths.index_add(0, side.token_sentence, (is_taken == is_other).long())
+    return lengths

@@ -104,25 +104,33 @@ def _with_variants(
         others = [variant_of(of_row, epoch) for of_row in own]
         filled = [of_row if other is None else other for of_row, other in zip(own, others)]
         variants[name] = replace(pack(filled), is_present=torch.tensor([other is not None for other in others]))
-    proposals = {}
+    batch, proposals = collate(rows), {}
     for proposer in proposers:
         draw = proposer.every_word if proposer.is_by_word else proposer.of
         drawn = [draw(row["row"], of_row, epoch) for row, of_row in zip(rows, own)]
-        side = pack_words(own, drawn) if proposer.is_by_word else _proposals(drawn, own, pack)
+        side = pack_words(own, drawn) if proposer.is_by_word else _proposals(drawn, own, pack, batch.sentence_ids)
+        if proposer.is_by_word and not torch.equal(side[0].input_ids, batch.input_ids):
+            raise ValueError("the tokenizer gives other tokens than it gave when the text was read")
         proposals[proposer.side] = side
-    return replace(collate(rows), variants=variants, proposals=proposals)
+    return replace(batch, variants=variants, proposals=proposals)
 
 
 def _proposals(
-    drawn: Sequence[Sequence[Optional[Texts]]], own: Sequence[Texts], pack: Callable[[Sequence[Texts]], PackedBatch]
+    drawn: Sequence[Sequence[Optional[Texts]]],
+    own: Sequence[Texts],
+    pack: Callable[[Sequence[Texts]], PackedBatch],
+    sentence_ids: torch.Tensor,
 ) -> List[PackedBatch]:
-    """K batches in the rows' order, of K proposals of each row."""
+    """K batches in the rows' order, of K proposals of each row.
+
+    One of the sentence's own tokens, changed where the sentence is cut or in a way that the tokenizer does not see, is
+    none.
+    """
     by_number = list(zip(*drawn, strict=True))
     # One call of the tokenizer for all.
     filled = [of_row if text is None else text for of_k in by_number for of_row, text in zip(own, of_k)]
-    is_present = [torch.tensor([text is not None for text in of_k]) for of_k in by_number]
     parts = pack(filled).split(len(by_number))
-    return [replace(part, is_present=present) for part, present in zip(parts, is_present)]
+    return [replace(part, is_present=part.sentence_ids != sentence_ids) for part in parts]
 
 
 @dataclass(frozen=True)

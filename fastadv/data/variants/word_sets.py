@@ -20,9 +20,11 @@ from fastadv.files.atomic_file import written_aside
 
 FORMAT = "fastadv word sets 1"
 
-# Letters, digits and combining accents, joined by single apostrophes or hyphens: "don't" and "well-made" are one word,
-# "well--made" and 'quoted' are not. A piece with a digit ("90s", "b2b") is matched whole, to be left out whole.
-_LETTERS = r"[^\W_](?:[^\W_]|[\u0300-\u036f])*"
+# Accents, points and vowel signs: of Latin, Arabic, Hebrew, of the scripts of India, and others.
+_MARKS = "".join(chr(code) for code in range(0x300, 0x1E00) if unicodedata.category(chr(code))[0] == "M")
+# Letters, digits and the marks after them, joined by single apostrophes or hyphens: "don't" and "well-made" are one
+# word, "well--made" and 'quoted' are not. A piece with a digit ("90s", "b2b") is matched whole, to be left out whole.
+_LETTERS = rf"[^\W_](?:[^\W_]|[{_MARKS}])*"
 _PIECE = re.compile(rf"{_LETTERS}(?:['’‐‑-]{_LETTERS})*")
 
 
@@ -45,8 +47,14 @@ def words_of(text: str) -> List[Word]:
     return [
         Word(match.start(), match.end(), match.group())
         for match in _PIECE.finditer(text)
-        if not any(unicodedata.category(character)[0] == "N" for character in match.group())
+        if not _has_number(match.group())
     ]
+
+
+def _has_number(piece: str) -> bool:
+    if piece.isascii():
+        return not piece.isalpha() and any(map(str.isdigit, piece))
+    return any(unicodedata.category(character)[0] == "N" for character in piece)
 
 
 def replaced(text: str, substitutes: Mapping[int, str]) -> str:

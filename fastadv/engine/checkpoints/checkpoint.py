@@ -32,6 +32,8 @@ from fastadv.engine.checkpoints.manifest import (
     write_file,
 )
 from fastadv.errors import SaveFailed, UserError
+from fastadv.objectives.base import resolve_objective
+from fastadv.objectives.options import constructor_options
 
 STATE = "trainer_state.json"
 EXTRA_STATE = "extra_state.safetensors"
@@ -290,11 +292,24 @@ _ADVICE = "give the old value, name another train.output_dir, or delete the run 
 
 
 def require_same_config(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises UserError naming the first field that differs and matters. Needs no data and no weights."""
+    """Raises UserError naming the first field that differs and matters. Needs no data and no weights.
+
+    A field that an earlier version did not have counts as its default: it had no effect then.
+    """
     old, new = flat_values(saved), flat_values(json.loads(json.dumps(now)))
+    if saved.get("objective") == now["objective"]:
+        defaults = _defaults(now["objective"])
+        old, new = defaults | old, defaults | new
     for name in sorted(old.keys() | new.keys()):
         if not name.startswith(_MAY_CHANGE) and old.get(name) != new.get(name):
             raise UserError(f"{name}: {new.get(name)!r}, but {folder} was made with {old.get(name)!r}; {_ADVICE}")
+
+
+def _defaults(objective: str) -> dict[str, Any]:
+    """Defaults of all fields by dotted name, and of the options of an objective."""
+    options = constructor_options(resolve_objective(objective)).values()
+    of_options = {f"objective_options.{o.name}": o.default for o in options if o.default is not o.empty}
+    return flat_values(json.loads(json.dumps(asdict(Config())))) | of_options
 
 
 def require_same_run(folder: Path, saved: RunIdentity, now: RunIdentity) -> None:

@@ -106,6 +106,8 @@ class Step(nn.Module):
         if is_searched:
             search = objective.make_search(self.plan) if search is None else search
             self.search = BatchSearch(search, self.passes, objective, compile)
+        if (needs.flip and needs.text is None) or (needs.text is not None and not needs.clean):
+            raise ValueError("Needs.flip goes with Needs.text, and Needs.text with Needs.clean")
         self.text_search: TextSearch | None = None
         if needs.text is not None:
             text = TextSearchConfig() if text is None else text
@@ -175,6 +177,8 @@ class Step(nn.Module):
             views, metrics = self.text_search.extend(views, pieces, clean, self.whole)
         self.metrics.update(metrics)
         self.watch.see("z_text", views.text.query)
+        if views.flip is not None:
+            self.watch.see("z_flip", views.flip.query)
         return views
 
     def _attack(

@@ -3,7 +3,7 @@
     proposals   x~^1 ... x~^K of each sentence, drawn by the loader (`fastadv/data/edits`)
     losses      of all K from one pass without graph and dropout, against the keys, constants
     z_text = f(x~^k*)      k* the worst; under a mask of its own, with its graph
-    z_flip = f(x-^k*)      likewise of the copies that say another thing, k* the one nearest to z
+    z_flip                 the same for the copies that say another thing, of which the one nearest to z is taken
 
 METHODS 8. A sentence without a proposal keeps itself; of equal losses the first proposal is taken. Under ``choose:
 gradient`` no proposal is compared: the words are edited where the inner loss has its largest gradient at X.
@@ -12,7 +12,8 @@ gradient`` no proposal is compared: the words are edited where the inner loss ha
 import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Iterator, Sequence
+from itertools import islice
+from typing import Iterator, NamedTuple, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -58,21 +59,25 @@ class TextSearch:
             # Without z+, a sentence's own key is z.
             keys = whole.gather_keys(views.query.detach(), views.sentence_ids)
         keys = None if keys is None else keys.detach()
-        chosen, gains = zip(*(self._chosen(*of_piece, keys) for of_piece in zip(pieces, clean, strict=True)))
-        text = self._view(pieces, chosen, views, whole if needs.text.keys else None)
+        # Weights are cast once for all that is compared; a gradient is taken in the step's own type.
+        compares = self._config.choose == "worst"
+        with self._narrowed() if compares else nullcontext():
+            picks, gains = zip(*(self._chosen(*of_piece, keys) for of_piece in zip(pieces, clean, strict=True)))
+            if needs.flip:
+                queries = views.query.detach().split([piece.sentences.num_sentences for piece in pieces])
+                picks += tuple(self._nearest(piece, query) for piece, query in zip(pieces, queries, strict=True))
+        texts = _taken(picks)
+        text = self._view(pieces, texts[: len(pieces)], views, whole if needs.text.keys else None)
         metrics = {"num_unedited": (~text.is_present).sum() * whole.num_ranks}
         if gains[0] is not None:
-            num_rows = text.is_present.sum().clamp(min=1)
-            metrics["text_gain"] = torch.cat(gains).sum() / num_rows
+            metrics["text_gain"] = views.masked_mean(torch.cat(gains), text.is_present)
         views = replace(views, text=text, positive_keys=text.keys if needs.text.is_positive else views.positive_keys)
         if needs.flip:
-            queries = [None] * len(pieces) if views.query is None else self._of_pieces(views.query, pieces)
-            flips = [self._nearest(piece, query) for piece, query in zip(pieces, queries, strict=True)]
-            flip = self._view(pieces, flips, views, None)
+            flip = self._view(pieces, texts[len(pieces) :], views, None)
             views, metrics["num_unflipped"] = replace(views, flip=flip), (~flip.is_present).sum() * whole.num_ranks
         return views, metrics
 
-    def _chosen(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> tuple[PackedBatch, Tensor | None]:
+    def _chosen(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> tuple["Pick", Tensor | None]:
         """The text of each sentence that becomes its view, and the loss gained by the choice (b,), where it is known.
 
         Args:
@@ -81,12 +86,12 @@ class TextSearch:
         drawn = _proposals_of(piece, "text")
         keys = None if keys is None else keys.from_row(piece.first_row)
         if drawn[0].words is not None:
-            return self._at_gradient(piece, clean, keys, *drawn), None
+            return Pick([self._at_gradient(piece, clean, keys, *drawn)]), None
         if self._config.choose == "random" or len(drawn) == 1:
-            return drawn[0], None
+            return Pick(drawn[:1]), None
         return self._worst(piece.batch, keys, drawn)
 
-    def _worst(self, batch: PackedBatch, keys: Keys | None, drawn: Sequence[PackedBatch]) -> tuple[PackedBatch, Tensor]:
+    def _worst(self, batch: PackedBatch, keys: Keys | None, drawn: Sequence[PackedBatch]) -> tuple["Pick", Tensor]:
         """The proposal of the highest loss of each sentence, and by how much it is above the mean of all (b,)."""
         objective, losses = self._objective, []
         with torch.no_grad():
@@ -94,10 +99,11 @@ class TextSearch:
                 query = objective.project(pooled, is_inner=True)
                 views = Views(query, batch.sentence_ids, keys, pooled=pooled, labels=batch.labels, batch=batch)
                 losses.append(objective.row_losses(views))
-            index, values, is_present = first_highest(torch.stack(losses), _presence(drawn))
+            values, is_present = torch.stack(losses), _presence(drawn)
+            index = first_highest(values, is_present)
             highest = values.gather(0, index[None])[0]
             mean = torch.where(is_present, values, 0).sum(0) / is_present.sum(0).clamp(min=1)
-        return PackedBatch.chosen(drawn, index), torch.where(is_present.any(0), highest - mean, 0)
+        return Pick(drawn, index), torch.where(is_present.any(0), highest - mean, 0)
 
     def _at_gradient(
         self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None, own: PackedBatch, edited: PackedBatch
@@ -107,7 +113,7 @@ class TextSearch:
         with torch.no_grad():
             x = clean.x()
         grad = self._adversary.gradient(x, batch, InnerLoss(encoder, self._objective, batch, keys, None))
-        # Words have numbers below the tokens of their sentence.
+        # A sentence has fewer words than tokens.
         num_sentences, num_words = own.num_sentences, own.max_seqlen
         place = own.token_sentence * num_words + own.words.clamp(min=0)
         size = torch.where(own.words >= 0, grad.norm(dim=1).nan_to_num(nan=0.0), 0)
@@ -119,27 +125,28 @@ class TextSearch:
         is_edited = torch.zeros_like(is_word).scatter(1, order, is_among_first) & is_word
         return with_edited_words(own, edited, is_edited, encoder.max_length)
 
-    def _nearest(self, piece: MicroBatch, query: Tensor) -> PackedBatch:
+    def _nearest(self, piece: MicroBatch, query: Tensor) -> "Pick":
         """The flipped copy of each sentence whose z has the highest cosine to ``query`` (b, D)."""
         drawn = _proposals_of(piece, "flip")
         if len(drawn) == 1:
-            return drawn[0]
+            return Pick(drawn)
         with torch.no_grad():
             project = self._objective.project
             near = [F.cosine_similarity(project(h, is_inner=True), query, dim=-1) for h in self._pooled(drawn)]
-            return PackedBatch.chosen(drawn, first_highest(torch.stack(near), _presence(drawn))[0])
+            return Pick(drawn, first_highest(torch.stack(near), _presence(drawn)))
 
     def _pooled(self, drawn: Sequence[PackedBatch]) -> Sequence[Tensor]:
         """h (b, D) of each of K sets of proposals, without graph and dropout; all in one pass on a GPU."""
         encoder, pooled = self._passes.encoder, []
-        is_cpu = drawn[0].input_ids.device.type == "cpu"
-        at_once = max(1, _TOKENS_ON_CPU // drawn[0].num_tokens) if is_cpu else len(drawn)
-        with self._narrowed():
-            for first in range(0, len(drawn), at_once):
-                part = drawn[first : first + at_once]
-                texts = PackedBatch.end_to_end(part)
-                h = encoder.encode(encoder.embed(texts, dropout=False), texts, dropout=False)
-                pooled += h.chunk(len(part))
+        is_cpu, at_once = drawn[0].input_ids.device.type == "cpu", len(drawn)
+        # Where ranks fetch parameters together, all of them make equally many passes.
+        if is_cpu and not is_cut_up(encoder):
+            at_once = max(1, _TOKENS_ON_CPU // drawn[0].num_tokens)
+        for first in range(0, len(drawn), at_once):
+            part = drawn[first : first + at_once]
+            texts = PackedBatch.end_to_end(part)
+            h = encoder.encode(encoder.embed(texts, dropout=False), texts, dropout=False)
+            pooled += h.chunk(len(part))
         return pooled
 
     @contextmanager
@@ -163,25 +170,39 @@ class TextSearch:
         keys = None if whole is None else whole.gather_keys(query, views.sentence_ids)
         return EditedView(query, pooled, is_present, keys)
 
-    @staticmethod
-    def _of_pieces(rows: Tensor, pieces: Sequence[MicroBatch]) -> Sequence[Tensor]:
-        return rows.detach().split([piece.sentences.num_sentences for piece in pieces])
+
+class Pick(NamedTuple):
+    """Proposals of b sentences, and which of them is taken for each."""
+
+    drawn: Sequence[PackedBatch]
+    index: Tensor | None = None
+    """(b,) int64; None: the first"""
 
 
-def first_highest(values: Tensor, is_present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first row of the highest value in each column among those present; row 0 where none is.
+def _taken(picks: Sequence[Pick]) -> list[PackedBatch]:
+    """The texts that were picked. A GPU is asked once, for which they are."""
+    asked = [pick.index for pick in picks if pick.index is not None]
+    on_host = iter(torch.cat(asked).tolist() if asked else [])
+    return [
+        pick.drawn[0]
+        if pick.index is None
+        else PackedBatch.chosen(pick.drawn, pick.index, list(islice(on_host, len(pick.index))))
+        for pick in picks
+    ]
+
+
+def first_highest(values: Tensor, is_present: Tensor) -> Tensor:
+    """(b,) the first row of the highest value in each column among those present; row 0 where none is.
 
     Args:
-        values: (K, b); one that is not a number is never the highest.
+        values: (K, b); one that is not a number counts as the lowest.
         is_present: (K, b) bool.
-
-    Returns:
-        the rows (b,) int64, ``values``, and ``is_present``.
     """
-    known = values.nan_to_num(nan=-math.inf).masked_fill(~is_present, -math.inf)
+    lowest = torch.finfo(values.dtype).min
+    known = values.nan_to_num(nan=lowest, neginf=lowest).masked_fill(~is_present, -math.inf)
     is_highest = known == known.max(dim=0).values
     rows = torch.arange(len(values), device=values.device)[:, None].expand_as(values)
-    return torch.where(is_highest, rows, len(values)).min(dim=0).values, values, is_present
+    return torch.where(is_highest, rows, len(values)).min(dim=0).values
 
 
 def _presence(drawn: Sequence[PackedBatch]) -> Tensor:

@@ -1,7 +1,8 @@
 """Word sets from word vectors and WordNet: which words there are, their synonyms, their antonyms, and a comparison.
 
-METHODS: synonyms are the 100 nearest neighbours of cosine 0.8 and more, in a counter-fitted space less its mean and its
-8 largest components; antonyms are WordNet's.
+METHODS, as the papers have them: synonyms are the 100 nearest neighbours of cosine 0.8 and more, in a counter-fitted
+space less its mean and its 8 largest components; antonyms are WordNet's. Sets whose members can stand in a word's place
+are checked in texts instead (`word_sets_checked.py`).
 """
 
 import json
@@ -15,9 +16,11 @@ from tqdm import tqdm
 
 from fastadv import __version__
 from fastadv.config.commands import WordSetSettings
+from fastadv.data.sources.find import iterate_sentences
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.counter_fitting import CounterFitting, counter_fit
+from fastadv.evaluation.resources.word_sets_checked import checked_word_sets
 from fastadv.evaluation.resources.word_vectors import WordVectors
 from fastadv.evaluation.resources.wordnet import Lexicon, pair_rows
 
@@ -163,6 +166,9 @@ def make_word_sets(
     vectors_out: Optional[Path] = None,
     compared: Optional[Mapping[str, Sequence[str]]] = None,
     progress: bool = False,
+    texts: Optional[str] = None,
+    encoder: str = "demo:minilm",
+    attack_data: Path = Path(),
 ) -> Iterator[str]:
     """Makes the files, and gives lines to be shown as it goes.
 
@@ -172,10 +178,16 @@ def make_word_sets(
         has_fitting: counter-fit the vectors to WordNet first.
         vectors_out: where the vectors go that the sets are neighbours in.
         compared: synonyms of somebody else.
+        texts: where sets of WordNet's synonyms and antonyms are checked (`CheckedSets`), instead of neighbours.
+        encoder: a model that compares sentences of ``texts``; "none": sentences are not compared.
+        attack_data: the folder that ``wordnet`` was opened in.
     """
+    from fastadv.encoder import Encoder
+
     read = WordVectors.load(vectors)
     words = choose_words(read, lambda vocabulary: Lexicon(wordnet, vocabulary), settings.max_words)
     chosen, lexicon = read.of(words), Lexicon(wordnet, words)
+    plain = chosen
     yield f"{vectors}: {len(words):,} words of {len(read.words):,}, {chosen.vectors.shape[1]} numbers each"
     source: dict = {"vectors": str(vectors), "made_by": f"fastadv {__version__}", "antonyms": "WordNet 3.0"}
     if has_fitting:
@@ -188,8 +200,16 @@ def make_word_sets(
                 bar.update()
 
             chosen = fit_to_wordnet(chosen, lexicon, settings, fitting, show)
-    with tqdm(total=len(words), desc="neighbours", unit="word", disable=not progress) as bar:
-        sets = build_word_sets(chosen, lexicon, settings, source, bar.update)
+    if texts is not None:
+        judge = None if encoder == "none" else Encoder.from_pretrained(encoder)
+        space = plain.without_common_parts(settings.num_components)
+        sets = checked_word_sets(list(iterate_sentences(texts)), judge, space, wordnet, attack_data, progress)
+        # Counter-fitted vectors are only written out: these sets are of the plain ones.
+        source.pop("counter_fitting", None)
+        sets.source = {**source, **sets.source, "texts": texts, "encoder": encoder}
+    else:
+        with tqdm(total=len(words), desc="neighbours", unit="word", disable=not progress) as bar:
+            sets = build_word_sets(chosen, lexicon, settings, source, bar.update)
     sets.save(out)
     total = sum(map(len, sets.synonyms.values()))
     yield (

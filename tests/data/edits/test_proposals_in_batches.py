@@ -142,9 +142,10 @@ def test_chosen_takes_each_sentence_from_its_batch(tiny_encoder, sentences):
         for k in range(3)
     ]
     index = torch.tensor([2, 0, 1, 1, 2, 0, 0])
-    chosen = PackedBatch.chosen(drawn, index)
+    chosen = PackedBatch.chosen(drawn, index, index.tolist())
     assert tokens_of(chosen) == [tokens_of(drawn[k])[i] for i, k in enumerate(index.tolist())]
     assert chosen.is_present.tolist() == [drawn[k].is_present[i].item() for i, k in enumerate(index.tolist())]
+    assert chosen.host_lengths == tuple(chosen.lengths.tolist())
     assert chosen.max_seqlen == chosen.lengths.max() and chosen.cu_seqlens.dtype == torch.int32
     whole = encoder.pack([(sentences[k:] + sentences[:k])[i] for i, k in enumerate(index.tolist())])
     for name in ("input_ids", "token_type_ids", "position_ids", "is_special", "cu_seqlens", "sentence_ids"):

@@ -8,7 +8,8 @@ import torch
 
 from fastadv.data.edits.kinds import make_edits
 from fastadv.data.edits.proposals import Proposer
-from fastadv.data.edits.word_tokens import check_tokenizer, pack_words, with_edited_words
+from fastadv.data.edits.word_tokens import check_tokenizer, pack_words, with_edited_words, words_of_tokens
+from fastadv.data.variants.word_sets import WordSets
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 
@@ -26,16 +27,27 @@ def drawn_of(texts, names=("typos", "case", "split"), seed=0):
     return [proposer.every_word(row, of_row, 0) for row, of_row in enumerate(texts)]
 
 
-def assembled(texts, drawn, of_row, is_edited):
-    """The texts of a row with the words of ``is_edited`` edited; a word that has no number stays."""
-    pieces, number = [], 0
+def known_words(tokenizer, texts, drawn, max_length):
+    """The words of a row, by their place among its spans, that are whole in the text as it is and in the edited one."""
+    known = None
+    for side, spans in ((texts, drawn.own_spans), (drawn.edited, drawn.edited_spans)):
+        options = dict(truncation=True, max_length=max_length, return_offsets_mapping=True)
+        encoding = tokenizer(*([text] for text in side), **options).encodings[0]
+        found = set(words_of_tokens(encoding, spans)) - {-1}
+        known = found if known is None else known & found
+    return sorted(known)
+
+
+def assembled(texts, drawn, known, is_edited):
+    """The texts of a row with the words of ``is_edited``, which counts those that are known, edited."""
+    pieces, place = [], 0
     for part, text in enumerate(texts):
         result, end = "", 0
         for own, other in zip(drawn.own_spans[part], drawn.edited_spans[part], strict=True):
             word = text[own[0] : own[1]]
-            if number in of_row and is_edited[number]:
+            if place in known and is_edited[known.index(place)]:
                 word = drawn.edited[part][other[0] : other[1]]
-            result, end, number = result + text[end : own[0]] + word, own[1], number + 1
+            result, end, place = result + text[end : own[0]] + word, own[1], place + 1
         pieces.append(result + text[end:])
     return tuple(pieces)
 
@@ -51,20 +63,56 @@ def test_tokens_put_together_are_those_of_the_text(minilm_dir, max_length, is_pa
         drawn = drawn_of(texts, seed=seed)
         own, edited = pack_words(encoder.tokenizer, *limits, texts, drawn)
         draw = torch.Generator().manual_seed(seed)
-        is_edited = torch.rand(len(texts), own.max_seqlen + 40, generator=draw) < 0.5
+        is_edited = torch.rand(len(texts), own.max_seqlen, generator=draw) < 0.5
         together = with_edited_words(own, edited, is_edited, max_length)
-        columns = together.input_ids.split(together.lengths.tolist())
-        for row, tokens in enumerate(columns):
-            known = set(own.words[own.token_sentence == row].tolist()) - {-1}
+        for row, tokens in enumerate(together.input_ids.split(together.lengths.tolist())):
+            known = known_words(encoder.tokenizer, texts[row], drawn[row], max_length)
+            numbers = own.words[own.token_sentence == row]
+            assert sorted(set(numbers.tolist()) - {-1}) == list(range(len(known)))
             expected = assembled(texts[row], drawn[row], known, is_edited[row].tolist())
-            whole = encoder.tokenizer(*expected, truncation=not is_pair, max_length=max_length)["input_ids"]
-            num_cut += len(whole) > max_length or len(whole) == max_length
-            if not is_pair or len(whole) < max_length:
-                assert tokens.tolist() == whole
+            whole = encoder.tokenizer(*expected)["input_ids"]
+            cut = encoder.tokenizer(*expected, truncation=True, max_length=max_length)["input_ids"]
+            is_any = any(is_edited[row, : len(known)])
+            of_own = own.input_ids[own.token_sentence == row].tolist()
+            own_whole = encoder.tokenizer(*texts[row])["input_ids"]
+            if not is_pair or len(own_whole) <= max_length >= len(whole):
+                assert tokens.tolist() == cut and together.is_present[row] == is_any
+            elif len(tokens) == len(of_own) and not together.is_present[row]:
+                # A pair that would be cut keeps its own words.
+                assert tokens.tolist() == of_own
+            num_cut += len(whole) > max_length
         assert together.position_ids.tolist() == [i for n in together.lengths.tolist() for i in range(n)]
         assert together.max_seqlen == together.lengths.max() <= max_length
         assert torch.equal(together.sentence_ids, own.sentence_ids)
     assert num_cut or max_length == 64
+
+
+def test_words_of_a_long_first_text_stay_below_the_number_of_tokens(minilm_dir):
+    encoder = Encoder.from_pretrained(str(minilm_dir), max_length=16)
+    texts = [("remarkable wonderful performances everywhere " * 20, "another sentence entirely different")]
+    own, edited = pack_words(encoder.tokenizer, 16, 2, 0, texts, drawn_of(texts))
+    assert -1 < own.words.max() < own.max_seqlen and edited.words.max() < own.max_seqlen
+
+
+def test_a_pair_that_would_be_cut_keeps_its_own_words(minilm_dir):
+    encoder = Encoder.from_pretrained(str(minilm_dir), max_length=12)
+    texts = [("wonderful acting", "terrible plot overall though charming"), ("good", "bad")]
+    drawn = drawn_of(texts, ("insert",))
+    own, edited = pack_words(encoder.tokenizer, 12, 2, 0, texts, drawn)
+    together = with_edited_words(own, edited, torch.ones(2, own.max_seqlen).bool(), 12)
+    assert torch.equal(together.input_ids[together.token_sentence == 0], own.input_ids[own.token_sentence == 0])
+    assert together.is_present.tolist() == [False, True]
+
+
+def test_words_that_no_edit_changes_have_no_number(minilm_dir):
+    encoder = Encoder.from_pretrained(str(minilm_dir), max_length=64)
+    sets = WordSets({"film": ["movie"]}, {})
+    proposer = Proposer(make_edits(["synonyms"], "edits", sets), 1, (1.0, 1.0), is_by_word=True)
+    texts = [("this film never ends before midnight",), ("nothing here",)]
+    drawn = [proposer.every_word(row, of_row, 0) for row, of_row in enumerate(texts)]
+    own, edited = pack_words(encoder.tokenizer, 64, 2, 0, texts, drawn)
+    assert own.is_present.tolist() == [True, False] and edited.num_edits[0] == 1
+    assert [encoder.tokenizer.decode(t) for t in own.input_ids[own.words == 0]] == ["film"]
 
 
 def test_nothing_and_everything(minilm_dir):
@@ -75,7 +123,6 @@ def test_nothing_and_everything(minilm_dir):
     assert torch.equal(with_edited_words(own, edited, none, 64).input_ids, own.input_ids)
     assert torch.equal(with_edited_words(own, edited, ~none, 64).input_ids, edited.input_ids)
     assert own.is_present.tolist() == [True, True, False, True, True]
-    assert (edited.num_edits > 0).tolist() == own.is_present.tolist()
 
 
 def test_byte_level_tokens_begin_with_a_space():
@@ -94,7 +141,7 @@ def test_byte_level_tokens_begin_with_a_space():
     is_edited = torch.rand(2, own.max_seqlen, generator=torch.Generator().manual_seed(0)) < 0.5
     together = with_edited_words(own, edited, is_edited, 512)
     for row, tokens in enumerate(together.input_ids.split(together.lengths.tolist())):
-        known = set(own.words[own.token_sentence == row].tolist()) - {-1}
+        known = known_words(fast, texts[row], drawn[row], 512)
         (text,) = assembled(texts[row], drawn[row], known, is_edited[row].tolist())
         assert known and tokens.tolist() == fast(text)["input_ids"]
 
@@ -126,9 +173,11 @@ def test_words_of_the_largest_gradient_are_edited(make_step, minilm_dir):
         weights = {
             word: sizes[of_row & (own.words == word)].sum().item() for word in set(own.words[of_row].tolist()) - {-1}
         }
-        chosen = sorted(weights, key=weights.get, reverse=True)[: drawn[row].num_edits]
+        num_edits = max(1, round(drawn[row].share * len(weights)))
+        chosen = sorted(weights, key=weights.get, reverse=True)[:num_edits]
         is_edited = [word in chosen for word in range(100)]
-        (text,) = assembled(texts[row], drawn[row], set(weights), is_edited)
+        known = known_words(encoder.tokenizer, texts[row], drawn[row], encoder.max_length)
+        (text,) = assembled(texts[row], drawn[row], known, is_edited)
         found = seen["text"].input_ids[seen["text"].token_sentence == row].tolist()
         assert found == encoder.tokenizer(text)["input_ids"]
 

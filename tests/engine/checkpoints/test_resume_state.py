@@ -1,13 +1,18 @@
 """What a resumed run starts with is, piece by piece and bit by bit, what the run that saved it ended with."""
 
+import copy
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
 from deepspeed.utils import safe_get_full_fp32_param
 
 from fastadv.engine.callbacks import Callback
+from fastadv.engine.checkpoints.checkpoint import require_same_config
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
+from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from tests.quick_trainer import Trainer
 
 
@@ -88,3 +93,13 @@ def test_every_piece_of_the_state_is_restored(make_config, scored_pairs, stage, 
     assert fresh.position.step == 0 and newest_checkpoint(folder).name == "step-4"
     position = json.loads((newest_checkpoint(folder) / "trainer_state.json").read_text())["position"]
     assert position["best_score"] == saved.state["position"]["best_score"]
+
+
+def test_a_field_of_later_versions_counts_as_its_default(tmp_path):
+    now = asdict(load_config(None, []))
+    saved = copy.deepcopy(now)
+    del saved["perturbation"]["text"], saved["objective_options"]["text_positive"]
+    require_same_config(tmp_path, saved, now)
+    now["perturbation"]["text"]["min_letters"] = 3
+    with pytest.raises(UserError, match=r"perturbation.text.min_letters: 3, but .* was made with 4"):
+        require_same_config(tmp_path, saved, now)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fastadv.config.text_search import TextSearchConfig
+from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.text_search import TextSearch
 from fastadv.objectives.classes.smart import symmetric_kl
 from fastadv.objectives.sentences.simcse import SimCSE
@@ -79,8 +80,9 @@ def test_z_text_takes_the_place_of_the_positive(make_step, sentences):
     worst = recorded.step.text_search._worst
 
     def noted(*arguments):
-        chosen["text"], gain = worst(*arguments)
-        return chosen["text"], gain
+        pick, gain = worst(*arguments)
+        chosen["text"] = PackedBatch.chosen(*pick, pick.index.tolist())
+        return pick, gain
 
     recorded.step.text_search._worst = noted
     batch = with_proposals(recorded.step.encoder, sentences)
@@ -135,7 +137,8 @@ def test_no_other_row_changes_a_choice(make_step, sentences):
         chosen, gain = before._worst(shuffled, None, shuffled.proposals["text"])
         logits.append((chosen, gain))
     (first, gain), (second, gain_again) = logits
-    assert torch.equal(first.input_ids, second.input_ids)
+    texts = [PackedBatch.chosen(*pick, pick.index.tolist()) for pick in (first, second)]
+    assert torch.equal(texts[0].input_ids, texts[1].input_ids)
     torch.testing.assert_close(gain, gain_again)
 
 
@@ -194,3 +197,23 @@ def test_bfloat16_compares_on_copies(make_step, sentences):
     ]
     step(with_proposals(step.encoder, sentences))
     assert seen.count(torch.bfloat16) >= 1 and seen.count(torch.float32) == 2
+
+
+@pytest.mark.parametrize("size", [None, 3])
+@pytest.mark.parametrize("choose", ["worst", "random"])
+def test_the_device_is_asked_once(make_step, sentences, monkeypatch, size, choose):
+    """Whatever the number of pieces and sides; `random` asks nothing."""
+    _, given, _ = CASES["simcse, flip"]
+    recorded = make_step("simcse", given, micro_batch_size=size)
+    step, asked = recorded.step, []
+    step.text_search = TextSearch(TextSearchConfig(choose=choose), step.passes, step.objective, step.plan)
+    batch = with_proposals(step.encoder, sentences, 1 if choose == "random" else 3)
+    for name in ("tolist", "item", "__bool__", "__int__", "__float__"):
+        method = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda x, *a, m=method, n=name: (asked.append(n), m(x, *a))[1])
+    choose_texts, view = step.text_search._chosen, step.text_search._view
+    before, seen = [], []
+    step.text_search._chosen = lambda *args: (before.append(len(asked)), choose_texts(*args))[1]
+    step.text_search._view = lambda *args: (seen.append(len(asked)), view(*args))[1]
+    step(batch)
+    assert seen[0] - before[0] == (choose == "worst")
