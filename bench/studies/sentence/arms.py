@@ -292,7 +292,7 @@ _PROBE = 12.0
 _TEXT = {"deepwordbug": 0.2, "pwws": 0.9, "textbugger": 0.5}
 _PAIR = 1.3
 """a pair of AdvSTS"""
-_EDITED = {"compared": 0.13, "classified": 0.03}
+_EDITED = {"compared": 0.13, "classified": 0.045}
 """a sentence with all its copies"""
 _STS = {False: 35.0, True: 120.0}
 """two sets, all seven"""

@@ -106,7 +106,7 @@ SIZES = Sizes(
     num_texts_pwws=40,
     num_texts_textbugger=40,
     num_pairs=16,
-    num_edited=300,
+    num_edited=200,
     num_mistyped=300,
 )
 SMOKE = Sizes(
