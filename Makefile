@@ -118,6 +118,8 @@ study-smoke: attack-data
 	$(STUDY) --smoke --out runs/study-smoke
 
 # Any part of it: ARMS="simcse worst8-typos" SEEDS="0 1".
+ARMS ?=
+SEEDS ?=
 study-variants: word-sets
 	$(STUDY) --part variants --word_sets $(WORD_SETS) --word_vectors $(WORD_SETS:.json=.npz) \
 		$(if $(SENTEVAL),--senteval "$(SENTEVAL)") $(if $(ARMS),--arms $(ARMS)) $(if $(SEEDS),--seeds $(SEEDS))

@@ -247,7 +247,7 @@ class Measuring:
         from fastadv.evaluation.suite.robustness import RobustnessPart
 
         word_sets = self.files.word_sets
-        edits = ("typos", "looks", "spaces", *TYPING_EDITS, *(("synonyms",) if word_sets else ()))
+        edits = ("typos", *TYPING_EDITS, *(("synonyms",) if word_sets else ()))
         settings = RobustnessSettings(
             edits=edits,
             shares=(SHARE_OF_WORDS,),

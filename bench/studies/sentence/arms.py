@@ -287,15 +287,13 @@ def steps_at_equal_time(job: Job, steps: int, seconds_a_step: Callable[[str], fl
 _START = 10.0
 _EMBEDDING_ATTACK_STEP = 0.0145
 """a sentence, of PGD"""
-_PROBE = 21.0
+_PROBE = 12.0
 """2,048 sentences are encoded and fitted"""
 _TEXT = {"deepwordbug": 0.2, "pwws": 0.9, "textbugger": 0.5}
-_PAIR = 1.0
+_PAIR = 1.3
 """a pair of AdvSTS"""
-_ENCODED = 0.004
-"""a sentence"""
-_COPIES = 20
-"""edited ones of each, about"""
+_EDITED = {"compared": 0.13, "classified": 0.045}
+"""a sentence with all its copies"""
 _STS = {False: 35.0, True: 120.0}
 """two sets, all seven"""
 _GEOMETRY = 10.0
@@ -315,8 +313,10 @@ def guessed_seconds(job: Job, sizes: Sizes, has_sts: bool) -> float:
         embeddings = attacks * sizes.num_attack_steps * _EMBEDDING_ATTACK_STEP + _PROBE
     times = 2 if job.control is not None else 1
     text = sum(times * count * _TEXT[recipe] for recipe, count in job.recipes(sizes).items())
-    text += _PROBE * len(job.recipes(sizes))
-    edited = _ENCODED * _COPIES * (sizes.num_edited + sizes.num_mistyped)
+    # Attacks on equally many texts share a probe.
+    text += _PROBE * len(set(job.recipes(sizes).values()))
+    edited = _EDITED["compared"] * sizes.num_edited + _EDITED["classified"] * sizes.num_mistyped
+    edited += _PROBE * (sizes.num_mistyped > 0)
     return (
         _START
         + train * sizes.batch_size / 32

@@ -13,13 +13,14 @@ from matplotlib.axes import Axes
 from scipy.stats import norm
 
 from bench.studies.sentence.arm import ADV_STS_RECIPE, SHARE_OF_WORDS, TYPING_EDITS
-from bench.studies.sentence.arms import BASELINE, Job
+from bench.studies.sentence.arms import BASELINE, EXPLORATION, Job
 from bench.studies.sentence.plots import dots, draw_panels, scatter
 from bench.studies.sentence.probe_on_edits import CLEAN, EDITS, under
 from bench.studies.sentence.read import (
     Change,
     Records,
     Table,
+    has,
     missing,
     systems_at_equal_steps,
     systems_at_equal_time,
@@ -146,8 +147,9 @@ AIMS = (
 
 def tables_of(records: Records) -> Dict[str, Table]:
     """``steps``; and a table for each training time that is the equal one. SimCSE of the same time is first."""
+    aside = {arm.name: arm.name for arm in ARMS if arm.group == EXPLORATION and has(records, arm.name)}
     return {
-        "steps": table(records, systems_at_equal_steps(records, VARIANTS)),
+        "steps": table(records, {**systems_at_equal_steps(records, VARIANTS), **aside}),
         SEARCHED: table(records, systems_at_equal_time(records, VARIANTS, SEARCHED)),
         SEARCHED_LESS: table(records, systems_at_equal_time(records, VARIANTS, SEARCHED_LESS)),
     }
