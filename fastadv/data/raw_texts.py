@@ -17,13 +17,11 @@ from fastadv.data.labelled.find import read_labelled
 from fastadv.data.sources.find import named_fields, open_source, records_of
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
 from fastadv.data.text import Tokenize, TokenizedText
+from fastadv.data.variants.text_pairs import Texts
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
 logger = logging.getLogger(__name__)
-
-Texts = tuple[str, ...]
-"""a text, or the two of a pair"""
 
 _ROWS_A_BATCH = 8192
 # Half a surrogate pair may stand in a text.

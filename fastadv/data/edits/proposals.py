@@ -10,6 +10,7 @@ from typing import Iterator, Sequence
 
 from fastadv.data.edits.kinds import Edits
 from fastadv.data.edits.typing_errors import is_typed_letter
+from fastadv.data.variants.text_pairs import Texts
 from fastadv.data.variants.word_sets import words_of
 
 PROTECTED = (
@@ -23,9 +24,6 @@ PROTECTED = (
 
 _TRIES = 4
 """Edits drawn for a word before it is left as it is."""
-
-Texts = tuple[str, ...]
-"""a text, or the two of a pair"""
 
 
 @dataclass(frozen=True)
@@ -125,11 +123,11 @@ class EveryWord:
 
     edited: Texts
     own_spans: list[Spans]
-    """of each text as it is, the spans of the words that an edit has changed"""
+    """Spans, in each text as it is, of the words that an edit has changed."""
     edited_spans: list[Spans]
-    """of each edited text, the spans of the same words"""
+    """Spans of the same words in each edited text."""
     share: float
-    """of the words, how many are to be taken from the edited texts"""
+    """Share of the words that are to be taken from the edited texts."""
 
 
 def _spans(segments: Sequence[str], is_new: Sequence[bool]) -> Spans:

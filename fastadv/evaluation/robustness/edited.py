@@ -24,7 +24,7 @@ class Variant(NamedTuple):
 
     edit: str
     share: float | None = None
-    """of the words that may be edited; None: one word, or one change of the whole text"""
+    """Share of the editable words that is edited; None: one word, or one change of the whole text."""
     is_kept: bool = True
     """Whether what the text says stays; False for flips."""
     is_named: bool = True
@@ -130,7 +130,7 @@ class Drawn(NamedTuple):
 
     copies: dict[Variant, Copies]
     pairs: dict[tuple[Variant, str], EditedPairs]
-    """by variant and STS set"""
+    """Edited pairs by variant and STS set."""
 
 
 def copies_of(texts: Sequence[str], variant: Variant, edits: Edits, seed: int, of: str = "sentences") -> Copies:
