@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from fastadv.data.folding import FoldedCollate, unfolded
 from fastadv.data.packing import PackedBatch
 from fastadv.data.records import MappedColumn
 from fastadv.errors import UserError
@@ -193,13 +194,13 @@ def make_loader(
         # Made one at a time.
         batch_sampler=(batch[rank_rows(len(batch), *share)].tolist() for batch in order.iterate(epoch, start_batch)),
         num_workers=num_workers,
-        collate_fn=collate,
+        collate_fn=FoldedCollate(collate) if num_workers else collate,
         # Without its own generator a DataLoader draws its workers' seed from the global one.
         generator=torch.Generator().manual_seed(order.seed),
         multiprocessing_context=context,
         worker_init_fn=_end_with_training if num_workers else None,
     )
-    return iter(loader)
+    return unfolded(iter(loader)) if num_workers else iter(loader)
 
 
 def _end_with_training(worker: int) -> None:

@@ -215,17 +215,30 @@ class PackedBatch:
             token_types = torch.zeros_like(flat)
         else:
             token_types = torch.tensor([t for types in token_type_lists for t in types], dtype=torch.int64)
-        cu_seqlens = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        cu_seqlens[1:] = torch.tensor(lengths).cumsum(0)
-        return cls(
+        return cls.of_lengths(
+            lengths,
+            position_offset,
             input_ids=flat,
             token_type_ids=token_types,
-            position_ids=torch.cat([torch.arange(n) for n in lengths]) + position_offset,
             is_special=torch.tensor([flag for flags in is_special_lists for flag in flags], dtype=torch.bool),
-            cu_seqlens=cu_seqlens,
-            max_seqlen=max(lengths),
             sentence_ids=torch.arange(len(lengths)) if sentence_ids is None else torch.tensor(sentence_ids),
             labels=None if labels is None else torch.tensor(labels),
             row_ids=None if row_ids is None else torch.tensor(row_ids),
+        )
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int], position_offset: int, **fields: Any) -> "PackedBatch":
+        """Sentences of ``lengths`` tokens, whose positions are counted from ``position_offset``.
+
+        Args:
+            fields: what `PackedBatch` has beside places of tokens and sentences.
+        """
+        ends = torch.tensor([0, *accumulate(lengths)])
+        firsts = torch.repeat_interleave(ends[:-1], ends.diff())
+        return cls(
+            position_ids=torch.arange(len(firsts)) - firsts + position_offset,
+            cu_seqlens=ends.int(),
+            max_seqlen=max(lengths),
             host_lengths=tuple(lengths),
+            **fields,
         )

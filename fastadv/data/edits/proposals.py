@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Iterator, Sequence
+from typing import Iterator, NamedTuple, Sequence, TypeVar
 
 from fastadv.data.edits.kinds import Edits
 from fastadv.data.edits.typing_errors import is_typed_letter
 from fastadv.data.variants.text_pairs import Texts
-from fastadv.data.variants.word_sets import words_of
+from fastadv.data.variants.word_sets import word_spans
+
+T = TypeVar("T")
 
 PROTECTED = (
     r"(?:https?://|www\.)\S+",
@@ -21,6 +23,8 @@ PROTECTED = (
     r"[@#]\w+",
 )
 """What no edit of a word touches: addresses, mark-up, and names with @ and #. Nor is a word what has a digit."""
+_MARKS = re.compile(r"[@#<&]|://|www\.")
+"""One of these is in whatever `PROTECTED` matches, and is looked for ten times as fast."""
 
 _TRIES = 4
 """Edits drawn for a word before it is left as it is."""
@@ -55,15 +59,19 @@ class Proposer:
 
         The first k of K are those of a proposer with ``num_proposals`` k.
         """
-        generator = generator_of(self.seed, epoch, row, self.side)
-        segments = [pieces_of(text, self.min_letters, self.protected) for text in texts]
-        places = [(part, i) for part, of_text in enumerate(segments) for i in range(1, len(of_text), 2)]
-        proposals: list[Texts | None] = []
-        for _ in range(self.num_proposals):
-            drawn = self._drawn(texts, segments, places, generator)
-            is_emptied = any(old.strip() and not new.strip() for old, new in zip(texts, drawn))
-            proposals.append(None if drawn == texts or is_emptied else drawn)
-        return proposals
+        copies = self.copies(row, texts, epoch)
+        return [copies.texts_of(number) for number in range(self.num_proposals)]
+
+    def copies(self, row: int, texts: Texts, epoch: int) -> "Copies":
+        """The same proposals as what they change."""
+        generator, pieces, places, ends = generator_of(self.seed, epoch, row, self.side), [], [], [0]
+        if self.edits.of_words:
+            for text in texts:
+                pieces += pieces_of(text, self.min_letters, self.protected)
+                places += range(ends[-1] + 1, len(pieces), 2)
+                ends.append(len(pieces))
+        changes = [self._drawn(texts, pieces, places, generator) for _ in range(self.num_proposals)]
+        return Copies(texts, pieces, ends, changes)
 
     def every_word(self, row: int, texts: Texts, epoch: int) -> "EveryWord":
         """The texts with each word edited that can be, for whoever chooses the words; joins are not among the edits."""
@@ -80,24 +88,23 @@ class Proposer:
         return least + (most - least) * generator.random()
 
     def _drawn(
-        self, texts: Texts, segments: Sequence[list[str]], places: list[tuple[int, int]], generator: random.Random
-    ) -> Texts:
-        """One proposal; ``places`` are (text, piece) of the words that may be edited."""
+        self, texts: Texts, pieces: Sequence[str], places: Sequence[int], generator: random.Random
+    ) -> "dict[int, str] | Texts":
+        """One proposal; ``places`` are those of the words among ``pieces``."""
         of_words, of_texts = self.edits.of_words, self.edits.of_texts
         which = int(generator.random() * (bool(of_words) + len(of_texts)))
         if of_words and which == 0:
-            count, num_edited = max(1, round(self._share(generator) * len(places))), 0
-            pieces = [list(of_text) for of_text in segments]
+            count, edited = max(1, round(self._share(generator) * len(places))), {}
             # Words that no edit changes, those without a synonym for instance, give way to others.
-            for part, i in generator.sample(places, len(places)):
-                new = self._edited(pieces[part][i], generator)
-                num_edited += new != pieces[part][i]
-                pieces[part][i] = new
-                if num_edited == count:
-                    break
-            return tuple(map("".join, pieces))
+            for place in _shuffled(places, generator):
+                new = self._edited(pieces[place], generator)
+                if new != pieces[place]:
+                    edited[place] = new
+                    if len(edited) == count:
+                        break
+            return edited
         edit = of_texts[which - bool(of_words)]
-        for part in generator.sample(range(len(texts)), len(texts)):
+        for part in _shuffled(range(len(texts)), generator):
             edited = edit(texts[part], generator)
             if edited != texts[part]:
                 return (*texts[:part], edited, *texts[part + 1 :])
@@ -110,6 +117,29 @@ class Proposer:
             if new != word:
                 return new
         return word
+
+
+class Copies(NamedTuple):
+    """Edited copies of the texts of a row, as what they change."""
+
+    texts: Texts
+    pieces: list[str]
+    """`pieces_of` each text, one after another"""
+    ends: list[int]
+    """where the pieces of each text end, after a 0; of no text where no edit of a word may be drawn"""
+    changes: list[dict[int, str] | Texts]
+    """of each copy the words that are new, by their places among the pieces, or the texts themselves"""
+
+    def texts_of(self, number: int) -> Texts | None:
+        """A copy; None where it is the row's texts, or leaves nothing of one of them."""
+        copy = self.changes[number]
+        if isinstance(copy, dict):
+            pieces = self.pieces.copy()
+            for place, new in copy.items():
+                pieces[place] = new
+            copy = tuple("".join(pieces[first:end]) for first, end in zip(self.ends, self.ends[1:]))
+        is_emptied = any(old.strip() and not new.strip() for old, new in zip(self.texts, copy))
+        return None if copy == self.texts or is_emptied else copy
 
 
 Spans = list[tuple[int, int]]
@@ -146,6 +176,19 @@ def generator_of(seed: int, epoch: int, row: int, side: str) -> random.Random:
     return random.Random(int.from_bytes(digest, "little"))
 
 
+def _shuffled(items: Sequence[T], generator: random.Random) -> list[T]:
+    """``generator.sample(items, len(items))``, whose checks take longer than the draws."""
+    pool, shuffled, bits = list(items), [], generator.getrandbits
+    for num_left in range(len(pool), 0, -1):
+        num_bits = num_left.bit_length()
+        drawn = bits(num_bits)
+        while drawn >= num_left:
+            drawn = bits(num_bits)
+        shuffled.append(pool[drawn])
+        pool[drawn] = pool[num_left - 1]
+    return shuffled
+
+
 def pieces_of(text: str, min_letters: int = 4, protected: Sequence[str] = ()) -> list[str]:
     """Pieces of ``text`` that join to it again: what stays, and at odd places a word that may change with the space
     after it.
@@ -156,24 +199,24 @@ def pieces_of(text: str, min_letters: int = 4, protected: Sequence[str] = ()) ->
         min_letters: words of fewer letters stay.
         protected: regular expressions of what stays, besides `PROTECTED`.
     """
-    patterns = map(_compiled, (*PROTECTED, *protected))
+    patterns = map(_compiled, (*(PROTECTED if _MARKS.search(text) else ()), *protected))
     shielded = sorted(match.span() for pattern in patterns for match in pattern.finditer(text) if match.group())
     shielded = list(_merged(shielded))
     pieces, end, at = [], 0, 0
-    for word in words_of(text):
-        while at < len(shielded) and shielded[at][1] <= word.start:
+    for start, last, word in word_spans(text, min_letters):
+        while at < len(shielded) and shielded[at][1] <= start:
             at += 1
-        if at < len(shielded) and shielded[at][0] < word.end:
+        if at < len(shielded) and shielded[at][0] < last:
             continue
-        if sum(map(is_typed_letter, word.text)) < min_letters:
+        if not (word.isascii() and word.isalpha()) and sum(map(is_typed_letter, word)) < min_letters:
             continue
-        stop = word.end
+        stop = last
         while stop < len(text) and text[stop] in " \t":
             stop += 1
-        if stop == len(text) or any(begin == stop for begin, _ in shielded[at : at + 1]):
+        if stop == len(text) or (at < len(shielded) and shielded[at][0] == stop):
             # A space at the end joins nothing, and what is protected is joined to nothing.
-            stop = word.end
-        pieces += [text[end : word.start], text[word.start : stop]]
+            stop = last
+        pieces += (text[end:start], text[start:stop])
         end = stop
     return [*pieces, text[end:]]
 

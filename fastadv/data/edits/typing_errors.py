@@ -9,8 +9,11 @@ import random
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Callable, Mapping, Sequence, TypeVar
 
 from fastadv.data.edits.keyboards import neighbours
+
+T = TypeVar("T")
 
 _ASCII = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LATIN = "abcdefghijklmnopqrstuvwxyz"
@@ -38,70 +41,127 @@ def is_typed_letter(letter: str) -> bool:
     return letter.isalpha() and not _NOT_TYPED_BY_LETTERS.match(unicodedata.name(letter, "IDEOGRAPHIC"))
 
 
-def _units(text: str) -> list[str]:
-    """Letters with the accents, variation selectors and joined parts after them, each as one piece of ``text``."""
+Span = tuple[int, int]
+"""(begin, end) of a letter in a text, with the accents, variation selectors and joined parts after it"""
+# Those of every plain word are the same objects.
+_SPANS = tuple((at, at + 1) for at in range(64))
+
+
+class _Remembered(dict[str, tuple[T, ...]]):
+    """A function of a text as a mapping that keeps its results for short texts: words are edited again and again."""
+
+    def __init__(self, function: Callable[[str], tuple[T, ...]]):
+        self._function = function
+
+    def __missing__(self, text: str) -> tuple[T, ...]:
+        places = self._function(text)
+        if len(text) < 32:
+            if len(self) >= 1 << 14:
+                self.clear()
+            self[text] = places
+        return places
+
+
+def _units(text: str) -> Sequence[Span]:
     if text.isascii():
-        return list(text)
-    units: list[str] = []
-    for character in text:
-        belongs = unicodedata.category(character)[0] == "M" or character == _JOIN or (units and units[-1][-1] == _JOIN)
+        return _SPANS[: len(text)] if len(text) <= len(_SPANS) else [(at, at + 1) for at in range(len(text))]
+    units: list[Span] = []
+    for at, character in enumerate(text):
+        belongs = unicodedata.category(character)[0] == "M" or character == _JOIN or (units and text[at - 1] == _JOIN)
         if units and belongs:
-            units[-1] += character
+            units[-1] = units[-1][0], at + 1
         else:
-            units.append(character)
+            units.append((at, at + 1))
     return units
 
 
-def _is_letter(unit: str) -> bool:
-    return is_typed_letter(unit[0])
+@_Remembered
+def _letters(text: str) -> tuple[Span, ...]:
+    units, num_letters = _units(text), len(text.rstrip())
+    if text.isascii() and text[:num_letters].isalpha():
+        return tuple(units[:num_letters])
+    return tuple(unit for unit in units if is_typed_letter(text[unit[0]]))
 
 
-def _letters(units: list[str]) -> list[int]:
-    return [i for i, unit in enumerate(units) if unit[0] in _ASCII or _is_letter(unit)]
+@_Remembered
+def _pairs(text: str) -> tuple[int, ...]:
+    """Numbers of the letters that another letter follows at once."""
+    letters = _letters[text]
+    if letters and letters[-1][1] - letters[0][0] == len(letters):
+        return tuple(range(len(letters) - 1))
+    return tuple(i for i, (own, after) in enumerate(zip(letters, letters[1:])) if own[1] == after[0])
 
 
-def _drawn(places: list[int], generator: random.Random) -> int:
+@_Remembered
+def _unequal_pairs(text: str) -> tuple[int, ...]:
+    letters = [text[begin:end].lower() for begin, end in _letters[text]]
+    return tuple([i for i in _pairs[text] if letters[i] != letters[i + 1]])
+
+
+@lru_cache(maxsize=None)
+def _keys(keyboard: str) -> tuple[Mapping[str, str], _Remembered[Span]]:
+    """The neighbours of each letter of a keyboard, and the letters of a text that the keyboard has."""
+    near = neighbours(keyboard)
+    has_latin = near.keys() >= set(_LATIN)
+
+    @_Remembered
+    def keys(text: str) -> tuple[Span, ...]:
+        if has_latin and text.isascii():
+            return _letters[text]
+        return tuple(unit for unit in _units(text) if text[slice(*unit)].lower() in near)
+
+    return near, keys
+
+
+@_Remembered
+def _with_lookalikes(text: str) -> tuple[Span, ...]:
+    return tuple(unit for unit in _units(text) if text[slice(*unit)].lower() in _LOOKALIKES)
+
+
+@_Remembered
+def _with_case(text: str) -> tuple[Span, ...]:
+    cased = ((letter, text[slice(*letter)]) for letter in _letters[text])
+    return tuple(letter for letter, own in cased if own.swapcase().swapcase() == own != own.swapcase())
+
+
+def _drawn(places: Sequence[T], generator: random.Random) -> T:
     return places[int(generator.random() * len(places))]
 
 
 def swap(text: str, generator: random.Random) -> str:
     """Two letters next to each other in each other's place; the two differ."""
-    units = _units(text)
-    letters = set(_letters(units))
-    places = [i for i in letters if i + 1 in letters and units[i].lower() != units[i + 1].lower()]
+    places = _unequal_pairs[text]
     if not places:
         return text
-    at = _drawn(sorted(places), generator)
-    first, second = units[at], units[at + 1]
+    at = _drawn(places, generator)
+    (begin, middle), (_, end) = _letters[text][at : at + 2]
+    first, second = text[begin:middle], text[middle:end]
     if first.isupper() and second.islower():
         # The word keeps its capital.
         first, second = first.lower(), second.upper()
-    return "".join([*units[:at], second, first, *units[at + 2 :]])
+    return text[:begin] + second + first + text[end:]
 
 
 def drop(text: str, generator: random.Random) -> str:
     """Without one letter; a lone letter stays."""
-    units = _units(text)
-    letters = _letters(units)
+    letters = _letters[text]
     if len(letters) < 2:
         return text
-    at = _drawn(letters, generator)
-    return "".join([*units[:at], *units[at + 1 :]])
+    begin, end = _drawn(letters, generator)
+    return text[:begin] + text[end:]
 
 
 def insert(text: str, generator: random.Random) -> str:
     """With one letter more: any of the Latin alphabet after a Latin letter, else one of the text's own."""
-    units = _units(text)
-    letters = _letters(units)
+    letters = _letters[text]
     if not letters:
         return text
-    at = _drawn(letters, generator)
-    own = units[at]
-    if own[0].lower() in _LATIN:
-        new = _LATIN[int(generator.random() * len(_LATIN))]
+    at = int(generator.random() * len(letters))
+    if text[letters[at][0]].lower() in _LATIN:
+        new = _drawn(_LATIN, generator)
     else:
-        new = units[_drawn(letters, generator)].lower()
-    return "".join([*units[: at + 1], _in_case_of(_after(units, at), new), *units[at + 1 :]])
+        new = text[slice(*_drawn(letters, generator))].lower()
+    return _with_letter(text, letters, at, new)
 
 
 def neighbour(text: str, generator: random.Random, keyboard: str = "qwerty") -> str:
@@ -110,56 +170,62 @@ def neighbour(text: str, generator: random.Random, keyboard: str = "qwerty") -> 
     Args:
         keyboard: one of `fastadv.data.edits.keyboards.KEYBOARDS`.
     """
-    keys, units = neighbours(keyboard), _units(text)
-    places = [i for i, unit in enumerate(units) if unit.lower() in keys]
+    near, places_of = _keys(keyboard)
+    places = places_of[text]
     if not places:
         return text
-    at = _drawn(places, generator)
-    near = keys[units[at].lower()]
-    new = near[int(generator.random() * len(near))]
-    return "".join([*units[:at], _in_case_of(units[at], new), *units[at + 1 :]])
+    begin, end = _drawn(places, generator)
+    own = text[begin:end]
+    new = _drawn(near[own.lower()], generator)
+    return text[:begin] + (new.upper() if own.isupper() else new) + text[end:]
 
 
 def double(text: str, generator: random.Random) -> str:
     """With one letter twice."""
-    units = _units(text)
-    letters = _letters(units)
+    letters = _letters[text]
     if not letters:
         return text
-    at = _drawn(letters, generator)
-    return "".join([*units[: at + 1], _in_case_of(_after(units, at), units[at]), *units[at + 1 :]])
+    at = int(generator.random() * len(letters))
+    begin, end = letters[at]
+    return _with_letter(text, letters, at, text[begin:end])
+
+
+def _with_letter(text: str, letters: Sequence[Span], at: int, new: str) -> str:
+    """With a letter more after letter ``at``, in the case of the letter that follows; at a word's end of ``at``'s."""
+    begin, end = letters[at]
+    if at + 1 < len(letters) and letters[at + 1][0] == end:
+        begin, after = letters[at + 1]
+        is_capital = text[begin:after].isupper()
+    else:
+        is_capital = text[begin:end].isupper()
+    return text[:end] + (new.upper() if is_capital else new.lower()) + text[end:]
 
 
 def lookalike(text: str, generator: random.Random) -> str:
     """With a character that looks like it in the place of a letter: a digit, a sign, a letter of another script."""
-    units = _units(text)
-    places = [i for i, unit in enumerate(units) if unit.lower() in _LOOKALIKES]
+    places = _with_lookalikes[text]
     if not places:
         return text
-    at = _drawn(places, generator)
-    alike = _LOOKALIKES[units[at].lower()]
-    return "".join([*units[:at], alike[int(generator.random() * len(alike))], *units[at + 1 :]])
+    begin, end = _drawn(places, generator)
+    return text[:begin] + _drawn(_LOOKALIKES[text[begin:end].lower()], generator) + text[end:]
 
 
 def case(text: str, generator: random.Random) -> str:
     """With one letter as a capital where it was small, or small where it was a capital."""
-    units = _units(text)
-    places = [i for i in _letters(units) if units[i].swapcase().swapcase() == units[i] != units[i].swapcase()]
+    places = _with_case[text]
     if not places:
         return text
-    at = _drawn(places, generator)
-    return "".join([*units[:at], units[at].swapcase(), *units[at + 1 :]])
+    begin, end = _drawn(places, generator)
+    return text[:begin] + text[begin:end].swapcase() + text[end:]
 
 
 def split(text: str, generator: random.Random) -> str:
     """With a space inside a word, between two of its letters."""
-    units = _units(text)
-    letters = set(_letters(units))
-    places = sorted(i for i in letters if i + 1 in letters)
+    places = _pairs[text]
     if not places:
         return text
-    at = _drawn(places, generator)
-    return "".join([*units[: at + 1], " ", *units[at + 1 :]])
+    _, middle = _letters[text][_drawn(places, generator)]
+    return text[:middle] + " " + text[middle:]
 
 
 def join(text: str, generator: random.Random) -> str:
@@ -173,12 +239,3 @@ def join(text: str, generator: random.Random) -> str:
         return text
     gap = places[int(generator.random() * len(places))]
     return text[: gap.start()] + text[gap.end() :]
-
-
-def _after(units: list[str], at: int) -> str:
-    """The letter after the one at ``at``, whose case a new letter between the two takes; itself at a word's end."""
-    return units[at + 1] if at + 1 < len(units) and _is_letter(units[at + 1]) else units[at]
-
-
-def _in_case_of(old: str, new: str) -> str:
-    return new.upper() if old.isupper() else new.lower()

@@ -24,9 +24,8 @@ from fastadv.data.edits.kinds import make_edits
 from fastadv.data.edits.proposals import Proposer
 from fastadv.data.edits.word_tokens import check_tokenizer, pack_words
 from fastadv.data.packing import PackedBatch
-from fastadv.data.text import sentence_id
-from fastadv.data.tokenize_texts import tokenize
 from fastadv.data.variants.substitution import antonym_draw, draw_seed, synonym_draw
+from fastadv.data.variants.text_packer import TextPacker
 from fastadv.data.variants.text_pairs import Texts, read_pairs
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
@@ -67,7 +66,7 @@ class TextVariants:
         self.texts, self._sources, self._proposers = texts, dict(sources), tuple(proposers)
         # Without the encoder's weights, for loader processes.
         tokenizer, limits = encoder.tokenizer, (encoder.max_length, encoder.num_token_types, encoder.position_offset)
-        self._pack = partial(_packed, tokenizer, *limits)
+        self._pack = TextPacker(tokenizer, *limits)
         self._pack_words = partial(pack_words, tokenizer, *limits)
 
     def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
@@ -82,20 +81,12 @@ class TextVariants:
         return partial(_with_variants, collate, self.texts, dict(self._sources), self._proposers, packs, epoch)
 
 
-def _packed(
-    tokenizer, max_length: int, num_token_types: int, position_offset: int, texts: Sequence[Texts]
-) -> PackedBatch:
-    tokens, special, types = tokenize(tokenizer, max_length, *map(list, zip(*texts)), num_types=num_token_types)
-    ids = [sentence_id(of_text) for of_text in tokens]
-    return PackedBatch.from_token_lists(tokens, special, ids, token_type_lists=types, position_offset=position_offset)
-
-
 def _with_variants(
     collate: Callable[[Sequence[Dict]], PackedBatch],
     texts: Sequence[Texts],
     sources: Mapping[str, VariantOf],
     proposers: Sequence[Proposer],
-    packs: tuple[Callable[[Sequence[Texts]], PackedBatch], Callable[..., List[PackedBatch]]],
+    packs: tuple[TextPacker, Callable[..., List[PackedBatch]]],
     epoch: int,
     rows: Sequence[Dict],
 ) -> PackedBatch:
@@ -106,31 +97,13 @@ def _with_variants(
         variants[name] = replace(pack(filled), is_present=torch.tensor([other is not None for other in others]))
     batch, proposals = collate(rows), {}
     for proposer in proposers:
-        draw = proposer.every_word if proposer.is_by_word else proposer.of
+        draw = proposer.every_word if proposer.is_by_word else proposer.copies
         drawn = [draw(row["row"], of_row, epoch) for row, of_row in zip(rows, own)]
-        side = pack_words(own, drawn) if proposer.is_by_word else _proposals(drawn, own, pack, batch.sentence_ids)
+        side = pack_words(own, drawn) if proposer.is_by_word else pack.copies(drawn, batch.sentence_ids)
         if proposer.is_by_word and not torch.equal(side[0].input_ids, batch.input_ids):
             raise ValueError("the tokenizer gives other tokens than it gave when the text was read")
         proposals[proposer.side] = side
     return replace(batch, variants=variants, proposals=proposals)
-
-
-def _proposals(
-    drawn: Sequence[Sequence[Optional[Texts]]],
-    own: Sequence[Texts],
-    pack: Callable[[Sequence[Texts]], PackedBatch],
-    sentence_ids: torch.Tensor,
-) -> List[PackedBatch]:
-    """K batches in the rows' order, of K proposals of each row.
-
-    One of the sentence's own tokens, changed where the sentence is cut or in a way that the tokenizer does not see, is
-    none.
-    """
-    by_number = list(zip(*drawn, strict=True))
-    # One call of the tokenizer for all.
-    filled = [of_row if text is None else text for of_k in by_number for of_row, text in zip(own, of_k)]
-    parts = pack(filled).split(len(by_number))
-    return [replace(part, is_present=part.sentence_ids != sentence_ids) for part in parts]
 
 
 @dataclass(frozen=True)

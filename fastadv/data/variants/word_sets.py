@@ -13,7 +13,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
@@ -24,12 +24,11 @@ FORMAT = "fastadv word sets 1"
 _MARKS = "".join(chr(code) for code in range(0x300, 0x1E00) if unicodedata.category(chr(code))[0] == "M")
 # Letters, digits and the marks after them, joined by single apostrophes or hyphens: "don't" and "well-made" are one
 # word, "well--made" and 'quoted' are not. A piece with a digit ("90s", "b2b") is matched whole, to be left out whole.
-_LETTERS = rf"[^\W_](?:[^\W_]|[{_MARKS}])*"
+_LETTERS = rf"[^\W_]+(?:[{_MARKS}][^\W_]*)*"
 _PIECE = re.compile(rf"{_LETTERS}(?:['’‐‑-]{_LETTERS})*")
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word of a text: ``text[start:end]``."""
 
     start: int
@@ -44,11 +43,15 @@ class Word:
 
 def words_of(text: str) -> List[Word]:
     """The words of a text as people see them, in order; numbers, and whatever has a digit, are none."""
-    return [
-        Word(match.start(), match.end(), match.group())
-        for match in _PIECE.finditer(text)
-        if not _has_number(match.group())
-    ]
+    return [Word(*word) for word in word_spans(text)]
+
+
+def word_spans(text: str, min_length: int = 1) -> Iterator[Tuple[int, int, str]]:
+    """(start, end, text) of the words of at least so many characters: `words_of`, in less time."""
+    for match in _PIECE.finditer(text):
+        start, end = match.span()
+        if end - start >= min_length and ((piece := match.group()).isalpha() or not _has_number(piece)):
+            yield start, end, piece
 
 
 def _has_number(piece: str) -> bool:
