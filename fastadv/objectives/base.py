@@ -21,9 +21,9 @@ from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.options import check_bounds
+from fastadv.objectives.original import OriginalEncoder, copy_of
 from fastadv.objectives.ranks import ALONE, Ranks
 from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection
-from fastadv.objectives.original import OriginalEncoder, copy_of
 from fastadv.objectives.texts.victims import build_victim
 from fastadv.perturbation import Search
 from fastadv.perturbation.chains import MixedSearch
