@@ -128,9 +128,9 @@ study-variants-smoke: attack-data
 	rm -rf runs/study-variants-smoke
 	$(STUDY) --part variants --smoke --out runs/study-variants-smoke
 
-# A file's tests stay in one process: some start several ranks once for all of them.
-# The tests want all of them, where the quickstart lays the stop words alone.
+# Once all are there: the quickstart lays the stop words alone.
 WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/nltk_data/corpora/wordnet/index.sense),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)
+# A file's tests stay in one process: some start several ranks once for all of them.
 test: venv
 	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m "not several_processes and not mutants" -n $(TEST_PROCESSES) --dist loadfile
 

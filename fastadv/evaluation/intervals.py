@@ -48,8 +48,9 @@ def mean_statistic(values: np.ndarray) -> Statistic:
 
 
 def known_mean_statistic(values: np.ndarray) -> Statistic:
-    """The mean of those ``values`` (N,) that are not NaN; all N are resampled, so that two models whose known values are
-    of other sentences are compared on the same resamples too.
+    """The mean of those ``values`` (N,) that are not NaN.
+
+    All N are resampled, so that two models whose known values are of other sentences meet the same resamples.
 
     Raises:
         ValueError: none is known.
