@@ -69,9 +69,11 @@ $(STAMP): pyproject.toml $(NATIVE_SOURCES)
 	$(BIN)/python -m pip install --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
+# DeepWordBug reads a list of stop words. Where it cannot be had, the run goes on, and the table says what it lacks.
 # Without a GPU the launcher has to be told; with one DeepSpeed finds it.
 quickstart: venv
-	export PATH="$(CURDIR)/$(BIN):$$PATH"; \
+	$(BIN)/fastadv prepare-attack-data --recipe deepwordbug --out $(ATTACK_DATA) || true
+	export PATH="$(CURDIR)/$(BIN):$$PATH" FASTADV_ATTACK_DATA="$(CURDIR)/$(ATTACK_DATA)"; \
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 

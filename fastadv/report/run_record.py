@@ -25,6 +25,7 @@ FILES = (
     ("before-*.npz", "the measurement before training, one value a sentence, for a resumed run"),
     ("results.json", "the table before → after as numbers"),
     (PICTURE, "the attack curves as a picture"),
+    ("deepwordbug.log", "what the attack on letters printed"),
 )
 """name or pattern in the run folder, what it is"""
 
@@ -130,6 +131,7 @@ def _results(path: Path) -> Optional[dict]:
         counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])
         is_known = all(_is_number(radius) for radius in results["radii"])
         is_known &= all(isinstance(warning, str) for warning in results.get("warnings", []))
+        is_known &= all(isinstance(one[name], str) for one in results.get("missing", []) for name in ("label", "why"))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return results if rows and whole and counts and is_known else None
