@@ -117,6 +117,10 @@ def _config(text: str) -> Dict[str, Any]:
 _ROW_NUMBERS = ("before", "after", "before_low", "before_high", "after_low", "after_high", "difference", "low", "high")
 
 
+_STRENGTHS = {"radius", "max_words", "share"}
+"""how much was done to a sentence; the first of them is in every row"""
+
+
 def _results(path: Path) -> Optional[dict]:
     """None where a row lacks what the page shows of it."""
     try:
@@ -125,7 +129,7 @@ def _results(path: Path) -> Optional[dict]:
         whole = all(
             all(_is_number(row[name]) for name in _ROW_NUMBERS)
             and all(isinstance(row[name], str) for name in ("key", "label", "better"))
-            and (row["radius"] is None or _is_number(row["radius"]))
+            and all(row[name] is None or _is_number(row[name]) for name in _STRENGTHS & {"radius", *row})
             for row in rows
         )
         counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])

@@ -155,6 +155,9 @@ def test_an_attack_on_texts_and_mistyped_words_stand_in_the_table_of_a_resumed_r
     assert {path: path.stat().st_mtime_ns for path in folder.glob("before-*.npz")} == written and len(written) == 1
     results = json.loads((folder / "results.json").read_text())
     rows = {row["key"]: row for row in results["rows"]}
+    bare = Trainer(make_measured_config("bare", **{"encoder.pooling": "mean", "evaluation.enabled": False})).fit()
+    weights, expected = (load_file(run / "model" / "model.safetensors") for run in (folder, bare))
+    assert [name for name in expected if not weights[name].equal(expected[name])] == []
     # Those that a newcomer came for stand first.
     assert list(rows)[:5] == [f"deepwordbug@{words}" for words in (1, 2, 3, "any", 0)]
     assert rows["typos@cosine, 50 % of words"]["before"] < 1 and results["missing"] == []

@@ -144,8 +144,8 @@ def test_attacks_on_texts_and_mistyped_words_have_their_curves_and_groups(tmp_pa
     ]
     typos = {"edit": "typos", "metric": "cosine"}
     of_typos = [
-        {**plain, **typos, "key": f"typos@cosine, {n}", "label": f"cosine to the sentence, typos, {n}", "words": n}
-        for n in ("one word", "50 % of words")
+        {**plain, **typos, "key": f"typos@cosine, {n}", "label": f"cosine to the sentence, typos, {n}", "share": share}
+        for n, share in {"one word": None, "50 % of words": 0.5}.items()
     ]
     results["rows"] = [{**row, "radius": None} for row in (*of_attack, *of_typos)] + results["rows"]
     results["missing"] = [{"label": "DeepWordBug <b>", "why": "no data"}]
@@ -157,6 +157,18 @@ def test_attacks_on_texts_and_mistyped_words_have_their_curves_and_groups(tmp_pa
     text, page = read_page(folder)
     assert {"DeepWordBug", "mistyped words", "≤ 1", "50 %"} <= set(page.texts)
     assert "DeepWordBug <b>: n/a. no data" in page.texts and "<td>DeepWordBug &lt;b&gt;</td>" in text
+    # Another run may mistype other shares.
+    other = make_run(tmp_path / "other", 20)
+    results["rows"][3].update(share=0.3)
+    (other / "results.json").write_text(json.dumps(results))
+    (both,) = (c for c in content_of(read_sources([folder, other])).charts if c.key == "under-attack-typos")
+    places = {one.name: [(point.x.value, point.label) for point in one.points] for one in both.series}
+    assert places["run"] == [(0, "none"), (1, "one word"), (3, "50 %")]
+    assert places["other"] == [(0, "none"), (1, "one word"), (2, "30 %")]
+    results["rows"][3].update(share="half")
+    (other / "results.json").write_text(json.dumps(results))
+    assert read_run(other).results is None
+    results["rows"][3].update(share=0.5)
     results["missing"] = [{"label": "DeepWordBug"}]
     (folder / "results.json").write_text(json.dumps(results))
     assert read_run(folder).results is None

@@ -203,7 +203,7 @@ class _Measured:
     cfg: EvaluationConfig
     batch_size: int
     bar: tqdm
-    log: Path = Path(os.devnull)
+    log: Path
     """of attacks on texts"""
 
     def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:

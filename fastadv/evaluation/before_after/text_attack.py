@@ -89,7 +89,6 @@ def attack_probe(
         UserError: TextAttack, or its data, are not there (`as_far_as_can_be`).
     """
     given = [LabelledText(row, (text,), int(label)) for row, (text, label) in enumerate(zip(texts, labels))]
-    words = {FAILED: np.inf, ERROR: np.nan}
     right, changed = [], []
     with evaluation_mode(encoder):
         weight, bias = probe.weight[None], np.array([probe.bias])
@@ -97,7 +96,7 @@ def attack_probe(
         job = AttackJob("", _settings(cfg), log, num_threads=torch.get_num_threads())
         for row in attack_here(job, given, classifier):
             right.append(np.nan if row.outcome == ERROR else float(row.is_attacked))
-            changed.append(row.num_words_changed if row.outcome == SUCCEEDED else words.get(row.outcome, np.nan))
+            changed.append({SUCCEEDED: row.num_words_changed, FAILED: np.inf}.get(row.outcome, np.nan))
             on_text()
     return {_RIGHT: np.array(right), _CHANGED: np.array(changed, dtype=np.float64)}
 

@@ -212,8 +212,8 @@ def robustness_rows(
 
     Returns:
         of each what `fastadv.evaluation.before_after.rows.table_row` gives, and ``edit``, ``metric`` (of `QUANTITIES`),
-        ``words``, the strength or the flip, and ``num``, the sentences that have a place for the edit. Rows of which
-        there is none are left out.
+        ``words``, the strength or the flip, ``share``, the strength as a number, and ``num``, the sentences that have a
+        place for the edit. Rows of which there is none are left out.
 
     Raises:
         ValueError: the two are not of the same copies.
@@ -238,6 +238,8 @@ class _About(NamedTuple):
     edit: str
     metric: str
     words: str
+    share: float | None = None
+    """None: one word"""
 
     @property
     def label(self) -> str:
@@ -248,10 +250,10 @@ class _About(NamedTuple):
 
 def _by_row(measured: Measured, metrics: Sequence[str]) -> dict[_About, np.ndarray]:
     values = {
-        _About(variant.edit, metric, variant.words + ("" if variant.share is None else " of words")): of_variant[metric]
+        _About(one.edit, metric, one.label.removeprefix(f"{one.edit}, "), one.share): of_variant[metric]
         for metric in metrics
-        for variant, of_variant in measured.movement.items()
-        if variant.is_kept and variant != UNCHANGED
+        for one, of_variant in measured.movement.items()
+        if one.is_kept and one != UNCHANGED
     }
     choices = {_About(edit.edit, "nearer", flip.edit): nearer for (edit, flip), nearer in measured.choice.items()}
     return {**values, **choices}

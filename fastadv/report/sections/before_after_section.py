@@ -1,5 +1,6 @@
 """The comparison before → after of runs: cards, table and curves."""
 
+import math
 from html import escape
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
@@ -186,13 +187,14 @@ def _chart(runs: Dict[str, RunRecord], curve: _Curve, looks: Dict[str, int], is_
     """
     series: List[Series] = []
     befores: Dict[Tuple[Point, ...], List[str]] = {}
-    for name, run in runs.items():
-        rows = _rows_of(run.results, curve)
-        if not rows:
-            continue
+    rows_of = {name: rows for name, run in runs.items() if (rows := _rows_of(run.results, curve))}
+    # Runs may differ in how much they do to sentences.
+    strengths = sorted({_strength(row) for rows in rows_of.values() for row in rows})
+    for name, rows in rows_of.items():
+        before, after = (tuple(_points(curve, rows, side, strengths)) for side in ("before", "after"))
         look = LOOK_AFTER if is_alone else looks[name]
-        series.append(Series("after" if is_alone else name, tuple(_points(curve, rows, "after")), look))
-        befores.setdefault(tuple(_points(curve, rows, "before")), []).append(name)
+        series.append(Series("after" if is_alone else name, after, look))
+        befores.setdefault(before, []).append(name)
     for points, names in befores.items():
         if is_alone:
             label, look = "before", LOOK_BEFORE
@@ -214,21 +216,31 @@ def _chart(runs: Dict[str, RunRecord], curve: _Curve, looks: Dict[str, int], is_
     )
 
 
-def _points(curve: _Curve, rows: List[dict], side: str) -> Iterator[Point]:
+def _points(curve: _Curve, rows: List[dict], side: str, strengths: Sequence[float]) -> Iterator[Point]:
+    """At their radius, or where there is none at their place among ``strengths``, by name."""
     if curve.has_start:
         yield Point(Estimate(0.0), Estimate(1.0, 1.0, 1.0), "" if curve.x_label == _AT_RADII else "none")
-    for number, row in enumerate(rows, start=1):
-        x = number if row["radius"] is None else row["radius"]
+    for row in rows:
+        x = 1 + strengths.index(_strength(row)) if row["radius"] is None else row["radius"]
         yield Point(Estimate(float(x)), of_side(row, side), _name_of(row))
 
 
+def _strength(row: dict) -> float:
+    """How much is done to a sentence."""
+    if row["radius"] is not None:
+        return row["radius"]
+    if "max_words" in row:
+        return math.inf if row["max_words"] is None else row["max_words"]
+    return row.get("share") or 0.0
+
+
 def _name_of(row: dict) -> str:
-    """How much is done to a sentence; empty where the radius says it."""
+    """How much is done to a sentence, in words; empty where the radius says it."""
     if row["radius"] is not None:
         return ""
     if "max_words" in row:
-        return "any" if row["max_words"] is None else f"≤ {row['max_words']}"
-    return str(row["words"]).removesuffix(" of words")
+        return "any" if row["max_words"] is None else f"≤ {row['max_words']:g}"
+    return f"{100 * row['share']:g} %" if row.get("share") else "one word"
 
 
 def _cards(results: dict) -> str:

@@ -220,10 +220,10 @@ def test_rows_for_the_table_before_and_after():
             interval.high,
         ]
     assert rows[4]["after"] == pytest.approx(np.nanmean(after.choice[TYPOS, FLIP]))
-    about = [(row["key"], row["edit"], row["metric"], row["words"]) for row in (rows[1], rows[4])]
+    about = [[row[name] for name in ("key", "edit", "metric", "words", "share")] for row in (rows[1], rows[4])]
     assert about == [
-        ("typos@retrieval, 50 % of words", "typos", "retrieval", "50 % of words"),
-        ("typos@nearer, negation", "typos", "nearer", "negation"),
+        ["typos@retrieval, 50 % of words", "typos", "retrieval", "50 % of words", 0.5],
+        ["typos@nearer, negation", "typos", "nearer", "negation", None],
     ]
     assert [row["num"] for row in rows] == [16] * 4 + [np.isfinite(after.choice[TYPOS, FLIP]).sum()]
     empty = {"vectors": np.eye(16), "alignment": np.ones(16)}
