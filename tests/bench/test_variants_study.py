@@ -78,7 +78,7 @@ def test_every_arm_trains_with_settings_that_are_checked():
             given |= {"data.word_sets": "sets.json"} if uses_word_sets(arm) else {}
             config = load_config(None, [f"--{key}={value}" for key, value in given.items()])
             texts[arm.name] = config.perturbation.text
-            assert (config.objective == "robustsentembed") == ("pgd2" in arm.name)
+            assert (config.objective == "robustsentembed") == ("pgd2" in arm.name or "gentle" in arm.name)
     assert texts["worst4-typos"].num_proposals == 4 and texts["worst8-both"].edits == ["typos", "synonyms"]
     assert texts["gradient-typos"].choose == "gradient" and texts["random-typos"].choose == "random"
     assert texts["worst8-typos+balance"].flips == ["antonym", "negation", "number", "name"]
