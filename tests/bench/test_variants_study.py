@@ -97,6 +97,14 @@ def test_variants_train_in_the_place_of_the_second_dropout_view_with_what_the_fi
         assert has_text == any(f"-{edits}" in (arm.system or arm.name) for edits in TRAINED_EDITS)
 
 
+def test_the_quickstart_is_an_arm():
+    quickstart = load_config("configs/quickstart.yaml")
+    settings = {**SHARED, **VARIANTS.by_name["worst8-typos+keep+gentle"].settings}
+    ours = load_config(None, [f"--{k}={v}" for k, v in settings.items()])
+    for stage in ("encoder", "data", "perturbation", "optimizer", "objective", "objective_options"):
+        assert getattr(ours, stage) == getattr(quickstart, stage)
+
+
 def test_what_is_waited_for_comes_first_and_a_study_cut_short_has_seed_0():
     keys = [job.key for job in EVERY]
     assert len(set(keys)) == len(keys) and "untrained" in keys and "simcse-time-of-worst8-typos-seed1" in keys
