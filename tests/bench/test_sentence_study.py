@@ -15,7 +15,6 @@ from bench.studies.sentence.arms import (
     BY_NAME,
     EXPLORATION,
     REFERENCE,
-    SHARED,
     SMOKE,
     STEPS,
     TIME,
