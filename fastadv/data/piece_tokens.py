@@ -17,6 +17,8 @@ from typing import Sequence
 
 _GENERATION = 1 << 14
 """Pieces after which those are dropped that were not asked for since as many before; one takes about 200 bytes."""
+_LONGEST = 64
+"""Characters of the longest piece that is kept: others hardly come again."""
 _NEVER = r"\Z."
 """A pattern that matches nothing."""
 
@@ -78,6 +80,8 @@ class PieceTokens(dict[str, bytes]):
         if tokens is None:
             ids = self._ids(piece)
             tokens = pack(f"<{len(ids)}i", *ids)
+            if len(piece) > _LONGEST:
+                return tokens
         if len(self) >= _GENERATION:
             self._older = self.copy()
             self.clear()
@@ -127,7 +131,8 @@ class WordPieceTokens(PieceTokens):
         return text.split(" ", -1 if most is None else most)
 
     def _words(self, piece: str) -> Sequence[str]:
-        return self._find_words(piece.lower() if self._is_lower else piece)
+        piece = piece.lower() if self._is_lower else piece
+        return (piece,) if piece.isalpha() else self._find_words(piece)
 
 
 class ByteLevelTokens(PieceTokens):
@@ -143,28 +148,27 @@ class ByteLevelTokens(PieceTokens):
     def __init__(self, tokenizer):
         super().__init__(tokenizer)
         self._is_prefixed = self._backend.pre_tokenizer.add_prefix_space
-        self._has_across = _finder(_across_spaces(self._backend))
 
     @staticmethod
     def fits(tokenizer) -> bool:
         from tokenizers import models, normalizers, pre_tokenizers
 
         backend = tokenizer.backend_tokenizer
+        added = backend.get_added_tokens_decoder().values()
         return (
             isinstance(backend.model, models.BPE)
             and not backend.model.dropout
             and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
             and backend.pre_tokenizer.use_regex
             and (backend.normalizer is None or isinstance(backend.normalizer, normalizers.NFC))
-            # Others may be in the text after the normaliser alone.
-            and not any(
-                token.normalized and token.content.strip(" ") and backend.normalizer
-                for token in _across_spaces(backend)
-            )
+            and not any(_has_space(token) for token in added)
+            # A normalised text may have one that the text itself has not.
+            and not (backend.normalizer and any(token.normalized for token in added))
         )
 
     def is_whole(self, text: str) -> bool:
-        return self._has_across(text) is not None
+        # The spaces before an added token, which ends the text there, are not cut as those before a word.
+        return self._has_added(text) is not None
 
     def cut(self, text: str, most: int | None = None) -> list[str]:
         return [text] if self.is_whole(text) else self._cut_at(text, most or 0)
@@ -183,9 +187,3 @@ def _finder(added_tokens, flags: int = 0):
 
 def _has_space(added_token) -> bool:
     return any(map(str.isspace, added_token.content))
-
-
-def _across_spaces(backend) -> list:
-    """The added tokens that have a space in them, or take those beside them with them."""
-    added = backend.get_added_tokens_decoder().values()
-    return [token for token in added if token.lstrip or token.rstrip or _has_space(token)]

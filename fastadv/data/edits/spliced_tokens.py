@@ -44,8 +44,9 @@ class _Layout(NamedTuple):
     pieces: list[str]
     ends: list[int]
     """where the pieces of each text end, after a 0"""
-    words: dict[int, tuple[int, int, int, str]]
-    """place of a word in `Copies.pieces` → its piece here, where it begins and ends in that, and the blanks after it"""
+    words: dict[int, tuple[int, str, str, str]]
+    """place of a word in `Copies.pieces` → its piece here, what is before and after it in that, and the blanks that
+    belong to the word"""
     is_cut: bool
     """whether a text goes on after its pieces"""
 
@@ -66,8 +67,8 @@ def _laid_out(row: Copies, tokens: PieceTokens, most: int | None) -> _Layout:
             at = bisect_right(begins, offset) - 1
             if at == len(of_text):
                 break
-            letters, begin = len(word.rstrip(" \t")), offset - begins[at]
-            words[place] = ends[-1] + at, begin, begin + letters, word[letters:]
+            num_letters, begin, piece = len(word.rstrip(" \t")), offset - begins[at], of_text[at]
+            words[place] = ends[-1] + at, piece[:begin], piece[begin + num_letters :], word[num_letters:]
             offset += len(word)
         ends.append(len(pieces))
     return _Layout(pieces, ends, words, is_cut)
@@ -78,20 +79,20 @@ def _changed(copy: dict[int, str] | Texts, layout: _Layout, tokens: PieceTokens)
     if not isinstance(copy, dict):
         return None
     changed: dict[int, str] = {}
-    # From the last word on, so that the words before it stay where they are.
-    for place in sorted(copy, reverse=True):
+    for place, new in copy.items():
         if place not in layout.words:
+            # What is cut.
             continue
-        at, begin, end, blanks = layout.words[place]
-        new = copy[place]
+        at, before, after, blanks = layout.words[place]
         if blanks:
             if not new.endswith(blanks):
                 return None
             new = new[: -len(blanks)]
-        piece = changed.get(at, layout.pieces[at])
-        piece = changed[at] = piece[:begin] + new + piece[end:]
-        # A space at the edge of a word may move the cut.
-        if not new or new != new.strip() or tokens.is_whole(piece):
+        # A space at the edge of a word may move the cut, and two words of one piece are rare.
+        if at in changed or not new or new[0].isspace() or new[-1].isspace():
+            return None
+        piece = changed[at] = before + new + after
+        if tokens.is_whole(piece):
             return None
     return changed
 
