@@ -2,7 +2,7 @@
 
 ``torchrun fastadv/train.py``, ``python fastadv/train.py`` and ``fastadv train`` do the same. A mistake in what was
 given ends the run with one line on stderr and status 2; training that ran into a NaN, or a disk that is full, with one
-line and status 1. SIGTERM ends it with a checkpoint, one line on stdout and status 0.
+line and status 1. SIGTERM, SIGHUP and SIGUSR1 end it with a checkpoint, one line on stdout and status 0.
 """
 
 import importlib.util
@@ -51,8 +51,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except UserError as error:
         return _end(str(error), 2)
     except KeyboardInterrupt as error:
+        from fastadv.distributed.signals import ORDERLY
+
         number = getattr(error, "signal_number", signal.SIGINT)
-        if number == signal.SIGTERM:
+        if number in ORDERLY:
             # Who sends it wants the run to end, and it has; nothing failed.
             if told_rank() == 0:
                 print(f"fastadv: {error}", flush=True)

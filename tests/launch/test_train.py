@@ -190,14 +190,15 @@ def test_sigterm_ends_with_a_checkpoint_one_line_and_status_0(command, tmp_path)
     assert said.startswith(f"fastadv: stopped after step {checkpoint.name.removeprefix('step-')} of 10000; ")
 
 
-def test_sigterm_before_the_first_step_is_status_0_too(make_config, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_scheduler_signal_before_the_first_step_is_status_0_too(make_config, tmp_path, monkeypatch, capfd, number):
     (tmp_path / "config.yaml").write_text(to_yaml(make_config()), encoding="utf-8")
-    monkeypatch.setattr("fastadv.engine.loop.Trainer._build", lambda trainer: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("fastadv.engine.loop.Trainer._build", lambda trainer: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
     assert main(["--config", str(tmp_path / "config.yaml")]) == 0
     out, err = capfd.readouterr()
     assert "fastadv: stopped outside of training" in out and "Traceback" not in err
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 def test_two_processes_say_a_mistake_once(command):
