@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Mapping, Optional
 
@@ -14,6 +14,7 @@ from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources.find import open_source
 from fastadv.data.variants.text_pairs import read_pairs
 from fastadv.data.variants.word_sets import WordSets
+from fastadv.engine.checkpoints.checkpoint import describe_moves, read_state
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.checkpoints.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
@@ -112,6 +113,7 @@ def _what_is_done(config: Config) -> list[str]:
     folder = Path(train.output_dir).expanduser()
     check_run_folder(config)
     checkpoint = newest_checkpoint(folder)
+    moves = [] if checkpoint is None else describe_moves(read_state(checkpoint)[1].config, asdict(config))
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.num_epochs} passes over the data"
     batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
@@ -139,6 +141,8 @@ def _what_is_done(config: Config) -> list[str]:
         "weights     " + ("the last" if config.dev.data == "none" else f"the best on {config.dev.data}"),
         "evaluation  " + (measured if evaluation.enabled else "none"),
         f"run folder  {folder}" + (f", going on from {checkpoint.name}" if checkpoint else ""),
+        # What the files hold is read by a run alone.
+        *(f"            if the content is the same, of {move}" for move in moves),
     ]
 
 
