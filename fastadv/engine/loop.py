@@ -23,7 +23,14 @@ from fastadv.engine.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
-from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, model_card, takes_request
+from fastadv.engine.checkpoints.run_folder import (
+    begin_run,
+    check_run_folder,
+    claim_run_folder,
+    model_card,
+    takes_request,
+)
+from fastadv.engine.checkpoints.run_lock import RunLock, locked
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.epoch_attack import texts_of_epoch
 from fastadv.engine.guards import Guard
@@ -83,6 +90,8 @@ class Trainer:
     """Collect what the next line of the log holds."""
     progress: Progress
     """The line or the bar on the terminal."""
+    _lock: RunLock
+    """Of the run folder, held by the first rank."""
     log: MetricsLog | None
     """metrics.jsonl and TensorBoard's events, of the first rank."""
 
@@ -114,9 +123,11 @@ class Trainer:
             the run folder.
 
         Raises:
-            UserError: a mistake in the config or in what it names, or a platform where DeepSpeed is not.
+            UserError: a mistake in the config or in what it names, a run folder that another process writes to, or a
+                platform where DeepSpeed is not.
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
-            SaveFailed: a checkpoint could not be written; those before it are as they were.
+            SaveFailed: a checkpoint could not be written, or another run has taken the folder over; those before it are
+                as they were.
             Collapsed: all vectors became alike and ``train.collapse`` is raise.
             OtherRankFailed: another rank ended, or did not answer within ``engine.timeout_minutes``.
             KeyboardInterrupt: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, once the step is done and a checkpoint written.
@@ -128,6 +139,11 @@ class Trainer:
     def _fit(self) -> Path:
         self._check()
         self.device = processes.init_distributed(self.config.engine.timeout_minutes)
+        with ExitStack() as held:
+            processes.first_rank_only(lambda: self._lock_run_folder(held))
+            return self._run()
+
+    def _run(self) -> Path:
         checkpoint = newest_checkpoint(self.run_folder)
         self._build()
         if checkpoint is not None:
@@ -156,6 +172,11 @@ class Trainer:
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         claim_run_folder(self.config)
+
+    def _lock_run_folder(self, held: ExitStack) -> None:
+        self._lock = held.enter_context(locked(self.run_folder))
+        # Another run may have written to it since it was looked at.
+        check_run_folder(self.config)
 
     def _build(self) -> None:
         """The parts that hold weights and data, as they are before training."""
@@ -309,6 +330,7 @@ class Trainer:
     def _save(self) -> None:
         position, is_first = self.position, processes.is_first_rank()
         with self.gauges.clock("save"):
+            processes.first_rank_only(lambda: self._lock.require())
             beside = self.selection.entries(position.best_step) if is_first else {}
             extra_state = self.run.step.extra_state_dict()
             folder = save_checkpoint(self.run_folder, self.engine, extra_state, position, self.identity, beside)
@@ -344,6 +366,7 @@ class Trainer:
         table = self.comparison.measure_after(self.encoder)
         label_map, num_rows = run.data.label_map, len(run.data.text)
         card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, label_map)
+        self._lock.require()
         run.model.save_pretrained(self.run_folder / "model", card)
         if self._writes_report:
             from fastadv.report.write import write_report

@@ -1,5 +1,6 @@
 """The run folder: whose it is, and what a finished run leaves in it.
 
+    run.lock         the process that writes to the folder, while it does (`fastadv.engine.checkpoints.run_lock`)
     config.yaml      the full resolved config
     metrics.jsonl    one line a logged step, one a dev score
     tensorboard/     the same numbers as events
@@ -29,6 +30,7 @@ from fastadv.encoder.classifier.classification_head import MEAN_HEAD_NOTE
 from fastadv.encoder.export.cards import classes_in_words, front_matter
 from fastadv.engine.checkpoints.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, clear_leftovers
+from fastadv.engine.checkpoints.run_lock import LOCK
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 from fastadv.objectives.base import resolve_objective
@@ -74,9 +76,9 @@ def check_run_folder(config: Config) -> None:
 
 
 def _is_of_a_beginning(path: Path) -> bool:
-    """Whether a run that was killed while `begin_run` made its folder has left ``path``."""
+    """Whether a run that has only begun, or was killed while `begin_run` made its folder, has left ``path``."""
     is_log = path.name == "metrics.jsonl" and path.is_file() and path.stat().st_size == 0
-    return is_log or re.fullmatch(r"\.config\.yaml\.[0-9]+\.partial", path.name) is not None
+    return is_log or path.name == LOCK or re.fullmatch(r"\.config\.yaml\.[0-9]+\.partial", path.name) is not None
 
 
 def claim_run_folder(config: Config) -> None:

@@ -1,5 +1,5 @@
-"""A rank of two: a disk that is full on the second alone, SIGUSR2 and SIGTERM to the second alone, damage seen by both,
-and the generators of each.
+"""A rank of two: a disk that is full on the second alone, SIGUSR2 and SIGTERM to the second alone, damage and a lock
+seen by both, and the generators of each.
 
 Usage: survival_worker.py CONFIG_FILE
 """
@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -16,6 +17,7 @@ from fastadv import load_config
 from fastadv.distributed import processes
 from fastadv.engine import loop
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
+from fastadv.engine.checkpoints.run_lock import locked
 from fastadv.errors import SaveFailed, UserError
 from fastadv.train import main as train
 from tests.ranks.whole_state import Observed
@@ -66,6 +68,18 @@ def main(config_file):
     else:
         raise AssertionError("nothing was raised")
     processes.first_rank_only(lambda: flip(damaged))
+
+    # The first rank's lock is another's: both are told.
+    with ExitStack() as held:
+        processes.first_rank_only(lambda: held.enter_context(locked(first.run_folder)) and None)
+        try:
+            AfterStep(config, {}).fit()
+        except UserError as error:
+            said = processes.from_all_ranks(str(error))
+            assert said[0] == said[1] and "is in use by process" in said[0], said
+        else:
+            raise AssertionError("nothing was raised")
+        processes.from_all_ranks(None)
 
     signals = {3: signal.SIGUSR2, 4: signal.SIGTERM}
     resumed = AfterStep(config, {step: partial(os.kill, os.getpid(), number) for step, number in signals.items()})
