@@ -8,6 +8,7 @@ from typing import Mapping, Optional
 
 import torch
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config
 from fastadv.data.labelled.find import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
@@ -114,7 +115,7 @@ def _what_is_done(config: Config) -> list[str]:
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
     measured = f"{evaluation.num_sentences} sentences of {evaluation.held_out}, before and after"
     return [
-        f"encoder     {encoder.model}, {encoder.pooling} pooling, at most {encoder.max_length} tokens",
+        f"encoder     {encoder.model}, {encoding_words({**vars(encoder), 'prompt': encoder.prompt or ''})}",
         f"data        {describe_sources(data.train)}"
         + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else "")
         + (f", classes in {data.label_field}" if data.label_field is not None else ""),

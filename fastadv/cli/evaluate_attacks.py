@@ -19,7 +19,7 @@ def add_evaluate_attacks(kinds) -> None:
     """Adds what reads or makes texts of an attack to the kinds of ``fastadv evaluate``."""
     about = "attack the similarity of sentence pairs: how many move a point away from the human score (AdvSTS)"
     parser = add_command(kinds, "adv-sts", _adv_sts, about)
-    add_flags(parser, AdvStsInput, defaults={"max_length": 256, "pooling": "mean"})
+    add_flags(parser, AdvStsInput)
     recipe = changed_flag(TextAttackSettings, "recipe", about="the attack", choices=ADV_STS_RECIPES)
     add_flags(parser, TextAttackSettings, without=("goal",), recipe=recipe)
     add_flags(parser, AdvStsOptions)
@@ -48,8 +48,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
         settings=read_settings(arguments, TextAttackSettings, batch_size=given.batch_size),
         data=AdvStsData.read(given.data, given.name, given.split, given.scale, given.max_pairs, given.seed),
         out=str(out),
-        pooling=given.pooling,
-        max_length=given.max_length,
+        **given.of_encoder,
     )
     results = run_or_describe(run, arguments)
     if results is not None:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, MaxLen, Predicate, doc
 
+from fastadv.config.commands import POOLINGS, is_pooling
+
 
 def _is_name(value: str) -> bool:
     # A command line may hold bytes that are no UTF-8, and a model card, say, may not.
@@ -43,8 +45,14 @@ ShareBelow1 = Annotated[float, Interval(ge=0, lt=1)]
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32), doc("a whole number from 0 to 4294967295")]
 Name = Annotated[str, Predicate(_is_name), doc("text that is not empty, in UTF-8 and without NUL")]
+Prompt = Annotated[
+    str, Predicate(lambda value: not value or _is_name(value)), doc("text in UTF-8 and without NUL, or empty")
+]
 ObjectiveName = Annotated[
     Name, MaxLen(500), doc("the name of a shipped objective, or my_package.my_module:MyObjective")
+]
+Pooling = Annotated[
+    str, Predicate(is_pooling), doc(f"one of {', '.join(POOLINGS)}, or several of all but first_last, as cls+mean")
 ]
 TokenRadius = Annotated[
     NotNegative | Literal["equal"], doc("a number of at least 0, or equal (the sentence's epsilon)")

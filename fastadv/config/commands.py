@@ -1,26 +1,55 @@
 """Options of the commands that encode, measure and average models; `fastadv.cli` makes flags of them."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Mapping
 
 from fastadv.config.flag import LARGEST_SEED, Flag, seed_flag
 from fastadv.config.text_attack import CAPS
 
 CACHE_DIR = "~/.cache/fastadv"
-POOLINGS = ("cls", "mean", "first_last")
+POOLINGS = ("cls", "mean", "first_last", "max", "mean_sqrt_len", "weightedmean", "lasttoken")
 _OWN = "the model's own"
 _SENTEVAL = "a folder in SentEval layout"
+
+
+def is_pooling(name: str) -> bool:
+    """Whether ``name`` is one of `POOLINGS`, or several joined by ``+``, whose vectors stand one after another."""
+    modes = name.split("+")
+    return all(mode in POOLINGS for mode in modes) and (len(modes) == 1 or "first_last" not in modes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """How sentences become vectors."""
 
-    pooling: Annotated[str | None, Flag("how token states become one vector", default=_OWN, choices=POOLINGS)] = None
+    pooling: Annotated[
+        str | None,
+        Flag(f"how token states become one vector: {', '.join(POOLINGS)}, or several as cls+mean", default=_OWN),
+    ] = None
     max_length: Annotated[
         int | None, Flag("tokens a sentence is cut to, special tokens included", default=_OWN, least=3)
     ] = None
+    prompt: Annotated[str | None, Flag("text put before every sentence; empty: none", default=_OWN)] = None
+    prompt_name: Annotated[str | None, Flag("one of the model's own prompts, by its name", default=_OWN)] = None
     batch_size: Annotated[int, Flag("sentences a forward pass", least=1)] = 64
+
+    @property
+    def of_encoder(self) -> dict[str, Any]:
+        """The keyword arguments of `fastadv.Encoder.from_pretrained`."""
+        return {name: getattr(self, name) for name in ("pooling", "max_length", "prompt", "prompt_name")}
+
+
+def encoding_words(settings: Mapping[str, Any]) -> str:
+    """How an encoder makes its vectors (`fastadv.Encoder.settings`), in a line."""
+    modules = settings.get("modules") or ()
+    words = [f"{settings['pooling']} pooling", *modules, f"cut to {settings['max_length']} tokens"]
+    if settings.get("truncate_dim"):
+        words.append(f"the first {settings['truncate_dim']} numbers")
+    if settings.get("prompt") is not None:
+        words.append(f"prompt {settings['prompt']!r}" if settings["prompt"] else "no prompt")
+    if settings.get("similarity") not in (None, "cosine"):
+        words.append(f"own similarity {settings['similarity']}")
+    return ", ".join(words)
 
 
 @dataclass(frozen=True, kw_only=True)

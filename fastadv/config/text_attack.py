@@ -148,6 +148,10 @@ class AdvStsOptions:
     side: Annotated[str, Flag("which texts of a pair may change", choices=SIDES)] = "both"
     pooling: str | None = None
     """how token states become one vector; None: each model's own"""
+    prompt: str | None = None
+    """text put before every sentence; None: each model's own"""
+    prompt_name: str | None = None
+    """which of each model's own prompts; None: its default"""
     has_control: Annotated[bool, Flag("leave out the first model with another's cosines", name="no_control")] = True
 
 

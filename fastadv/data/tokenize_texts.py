@@ -6,13 +6,21 @@ from fastadv.errors import UserError
 
 
 def tokenize(
-    tokenizer, max_length: int, first: Sequence[str], second: Optional[Sequence[str]] = None, num_types: int = 0
+    tokenizer,
+    max_length: int,
+    first: Sequence[str],
+    second: Optional[Sequence[str]] = None,
+    num_types: int = 0,
+    prompt: str = "",
 ) -> Tuple[List[List[int]], List[List[bool]], List[List[int]]]:
     """Token ids, is-special flags and token types of each text, or of each pair ``[CLS] a [SEP] b [SEP]``.
 
     What is longer than ``max_length``, special tokens included, is cut at its end; of a pair, token by token the text
     that is longer then. Token types are 0, and 1 in the second text where the tokenizer tells the two apart and the
     model does, which has ``num_types`` of them.
+
+    Args:
+        prompt: put before each text, of a pair before the first.
 
     Raises:
         UserError: ``max_length`` leaves a pair no token of its own.
@@ -25,7 +33,7 @@ def tokenize(
             "their special tokens and a token of each"
         )
     encoded = tokenizer(
-        list(first),
+        [prompt + text for text in first] if prompt else list(first),
         list(second) if is_pair else None,
         truncation=True,
         max_length=max_length,

@@ -135,7 +135,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
     check_options(objective_class, config.objective_options)
     check_objective(config, objective_class)
     torch.manual_seed(config.train.seed)
-    given = (encoder.hidden_size,)
+    given = (encoder.pooled_size,)
     if objective_class.needs.labels:
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)

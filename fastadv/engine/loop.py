@@ -7,6 +7,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
@@ -144,6 +145,10 @@ class Trainer:
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)
+        else:
+            own, given = self.encoder, self.config.encoder
+            given.pooling, given.max_length = own.pooling, own.max_length
+            given.prompt, given.prompt_name = own.prompt or given.prompt, None
         choose_kernels(self.config)
         check_machine(self.config)
         if self.config.engine.num_threads is not None:
@@ -183,7 +188,8 @@ class Trainer:
         at_end.callback(self.progress.close)
         self.gauges = Gauges(config, run.step, self.device, step)
         self.guard = Guard(config.train, run.step, self.position, self.encoder.tokenizer)
-        for line in (run.data.description, *remarks):
+        encoding = f"encoder.model: {config.encoder.model}, {encoding_words(self.encoder.settings)}"
+        for line in (encoding, run.data.description, *remarks):
             self.progress.say(line)
 
     def _destroy_engine(self) -> None:
@@ -320,7 +326,7 @@ class Trainer:
         run.model.eval()
         table = self.comparison.measure_after(self.encoder)
         label_map, num_rows = run.data.label_map, len(run.data.text)
-        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, label_map)
+        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, self.encoder, label_map)
         run.model.save_pretrained(self.run_folder / "model", card)
         if self._writes_report:
             from fastadv.report.write import write_report

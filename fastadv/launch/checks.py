@@ -9,6 +9,7 @@ import math
 from itertools import chain
 from typing import Iterable, Iterator, NoReturn
 
+from fastadv.config.commands import Encoding
 from fastadv.config.schema import Config, field_types, value_of
 from fastadv.config.values import MISFIT, conform, describe, kinds, show
 from fastadv.errors import UserError
@@ -181,6 +182,8 @@ def warn(config: Config, is_searched: bool = True) -> None:
 def check_encoder(config: Config) -> None:
     """Refuses an encoder that is not there, or has fewer positions or layers than are asked of it; LoRA without peft.
 
+    What ``config.encoder`` leaves to the model is filled in: its pooling, length and prompt.
+
     Likewise the generator of replaced token detection and the victim of soft targets, which must also have the
     encoder's vocabulary. Reads the models' configurations (in a folder, ``demo:minilm`` or the Hub's cache), never
     their weights.
@@ -188,9 +191,11 @@ def check_encoder(config: Config) -> None:
     Raises:
         UserError: one line.
     """
+    from fastadv.encoder.classifier.classification_head import check_classifiable, check_pooled
     from fastadv.encoder.weights.depth import check_num_frozen_layers
     from fastadv.encoder.weights.lora import check_lora_usable
     from fastadv.encoder.weights.source import find_model, load_tokenizer
+    from fastadv.objectives.base import resolve_objective
 
     encoder = config.encoder
     if encoder.lora_rank is not None:
@@ -199,8 +204,19 @@ def check_encoder(config: Config) -> None:
     if encoder.num_frozen_layers is not None:
         check_num_frozen_layers(encoder.num_frozen_layers, source.config, "encoder.num_frozen_layers")
     num_positions = source.num_positions
-    if num_positions is not None and encoder.max_length > num_positions:
+    if num_positions is not None and encoder.max_length is not None and encoder.max_length > num_positions:
         refuse(config, "encoder.max_length", f"at most {num_positions}, the positions of {encoder.model}")
+    names = "pooling", "max_length", "prompt", "prompt_name"
+    source.check_encoding(Encoding(**{name: getattr(encoder, name) for name in names}))
+    encoder.pooling = source.choose_pooling(encoder.pooling)
+    # No prompt is written only where it was asked for: most models have none.
+    encoder.prompt = source.choose_prompt(encoder.prompt, encoder.prompt_name) or encoder.prompt
+    encoder.prompt_name = None
+    if encoder.max_length is None:
+        encoder.max_length = source.length_limit(load_tokenizer(source))
+    if resolve_objective(config.objective).needs.labels:
+        check_classifiable(source.config, encoder.pooling, encoder.model)
+        check_pooled(source.files.modules, encoder.model)
     generator = rtd_generator_of(config)
     if generator not in (None, "unigram"):
         from fastadv.objectives.sentences.rtd_generators import check_generator

@@ -22,6 +22,7 @@ SUFFIXES = (*_LINES, *_TABLES, ".parquet")
 _FILES = "a .txt, .jsonl, .csv or .tsv file, plain or .gz, or a .parquet file"
 _ALLOWED = f"{_FILES}, a folder of them, a dataset's name, or demo:imdb-train|dev|test"
 # owner/name:configuration, as the Hub spells them; the last two dots of a path never pass.
+_DEMO_ON_HUB = "stanfordnlp/imdb"
 _DATASET_NAME = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)?(:[\w.-]+)?")
 _ROWS_A_READ = 1024
 
@@ -187,6 +188,13 @@ def is_dataset_name(name: str) -> bool:
     path = Path(name).expanduser()
     looks_like_path = path.suffix.lower() in (*SUFFIXES, ".json", ".gz") or path.is_symlink() or os.path.exists(path)
     return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
+
+
+def name_on_hub(name: str) -> Optional[str]:
+    """The dataset of the Hub that a source's name means; None for files and folders."""
+    if name.startswith("demo:"):
+        return _DEMO_ON_HUB
+    return name.partition(":")[0] if is_dataset_name(name) else None
 
 
 def open_source(

@@ -9,7 +9,7 @@ beside the weights (`HEAD_FILE`).
 """
 
 import copy
-from typing import Dict, NamedTuple, Union
+from typing import Dict, NamedTuple, Sequence, Union
 
 import torch
 from safetensors import SafetensorError
@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastadv.data.labelled.labels import LabelMap
-from fastadv.encoder.weights.source import ModelSource, find_file, quiet_transformers
+from fastadv.encoder.sentence_files.read import ModuleFile, find_file
+from fastadv.encoder.weights.source import ModelSource, quiet_transformers
 from fastadv.errors import UserError
 
 
@@ -124,6 +125,15 @@ def check_classifiable(config, pooling: str, name: str) -> None:
         )
 
 
+def check_pooled(modules: Sequence[ModuleFile], name: str) -> None:
+    """UserError where a model has modules between its pooling and its vector that a head would have to read past."""
+    trained = [file.kind for file in modules if file.kind not in ("Normalize", "Dropout")]
+    if trained:
+        raise UserError(
+            f"model {name!r} has {', '.join(trained)} after its pooling; a classification head reads pooled states"
+        )
+
+
 def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False, pooling: str = "cls") -> Head:
     """The head of ``source``'s model: what its files hold of it, the rest drawn as transformers does.
 
@@ -147,6 +157,7 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 source.location,
                 config=config,
+                subfolder=source.files.subfolder,
                 dtype=torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -212,8 +223,8 @@ def pooling_of_head(source: ModelSource) -> str:
             f"model {source.name!r} holds the head of a {own[0]}, and another in {HEAD_FILE}; delete the file to use "
             "the first"
         )
-    if source.pooling != "mean":
-        said = source.pooling or source.foreign_pooling or "nothing of a pooling"
+    if source.files.pooling != "mean":
+        said = source.files.pooling or source.files.unsupported or "nothing of a pooling"
         raise UserError(
             f"model {source.name!r}: {HEAD_FILE} reads mean vectors, and its sentence-transformers files say {said}"
         )

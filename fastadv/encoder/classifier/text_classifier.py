@@ -15,6 +15,7 @@ from fastadv.encoder.classifier.classification_head import (
     Head,
     LinearHead,
     check_classifiable,
+    check_pooled,
     classifier_state,
     labelled_config,
     load_head,
@@ -22,7 +23,7 @@ from fastadv.encoder.classifier.classification_head import (
 )
 from fastadv.encoder.encoder import Encoder
 from fastadv.encoder.export.cards import default_card
-from fastadv.encoder.export.write import export_encoder
+from fastadv.encoder.export.write import export_encoder, weights_of
 from fastadv.encoder.weights.lora import merged_state_dict
 from fastadv.encoder.weights.source import find_model, quiet_transformers
 from fastadv.errors import UserError
@@ -39,7 +40,7 @@ class Classifier(nn.Module):
         beside: modules that are saved with it, each as ``<name>.safetensors``; a classifier as a folder ``<name>``.
 
     Raises:
-        UserError: another pooling, a model type without a head, or a head of the other pooling.
+        UserError: another pooling, modules after it, a model type without a head, or a head of the other pooling.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Classifier(nn.Module):
     ):
         super().__init__()
         check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
+        check_pooled(encoder.after.files, encoder.hf.config.model_type)
         if isinstance(head, LinearHead) != (encoder.pooling == "mean"):
             raise UserError(f"a {type(head).__name__} does not read vectors of pooling {encoder.pooling}")
         self.encoder, self.head, self.label_map = encoder, head, label_map
@@ -129,7 +131,7 @@ class Classifier(nn.Module):
     def _write_with_linear_head(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
         hf = self.encoder.hf
         with quiet_transformers():
-            hf.save_pretrained(folder, state_dict=merged_state_dict(hf, state_dict))
+            hf.save_pretrained(folder, state_dict=weights_of(self.encoder, state_dict))
         # Once more, with the classes; the model's own configuration stays without them.
         labelled_config(hf.config, self.label_map).save_pretrained(folder)
         save_file(_on_cpu(self.head.state_dict()), folder / HEAD_FILE)

@@ -53,7 +53,7 @@ def encode_file(
     whole; memory does not grow with the input.
 
     Returns:
-        num_sentences, hidden_size, output, lines (what became of every line, in words) and sentences_per_s.
+        num_sentences, hidden_size (of a vector), output, lines (what became of every line) and sentences_per_s.
 
     Raises:
         UserError: an unknown format, or an input that gives no sentence.
@@ -66,13 +66,13 @@ def encode_file(
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
     with written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
-        with closing(rows_type(aside, encoder.hidden_size)) as rows:
+        with closing(rows_type(aside, encoder.vector_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
                 num_sentences += len(window)
     return {
         "num_sentences": num_sentences,
-        "hidden_size": encoder.hidden_size,
+        "hidden_size": encoder.vector_size,
         "output": str(target),
         "lines": report.summary(),
         "sentences_per_s": num_sentences / max(time.perf_counter() - started, 1e-9),
@@ -82,12 +82,12 @@ def encode_file(
 class _NpyRows:
     """A .npy file whose number of rows is known only at its end. Its header has room for any, and is written twice."""
 
-    def __init__(self, path: Path, hidden_size: int):
-        self.file, self.num_rows, self.hidden_size = open(path, "wb"), 0, hidden_size
+    def __init__(self, path: Path, vector_size: int):
+        self.file, self.num_rows, self.vector_size = open(path, "wb"), 0, vector_size
         self._write_header()
 
     def _write_header(self) -> None:
-        shape = (self.num_rows, self.hidden_size)
+        shape = (self.num_rows, self.vector_size)
         write_array_header_1_0(self.file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
     def write(self, texts: list[str], vectors: np.ndarray) -> None:
@@ -103,8 +103,8 @@ class _NpyRows:
 class _ParquetRows:
     """A .parquet file with one row group a window."""
 
-    def __init__(self, path: Path, hidden_size: int):
-        columns = [("text", pa.string()), ("vector", pa.list_(pa.float32(), hidden_size))]
+    def __init__(self, path: Path, vector_size: int):
+        columns = [("text", pa.string()), ("vector", pa.list_(pa.float32(), vector_size))]
         self.writer = pq.ParquetWriter(path, pa.schema(columns))
 
     def write(self, texts: list[str], vectors: np.ndarray) -> None:

@@ -194,8 +194,8 @@ class _Measured:
     bar: tqdm
 
     def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """(N, D). UserError where one is not finite."""
-        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size)
+        """h (N, D), which attacks move and probes read. UserError where one is not finite."""
+        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size, is_finished=False)
         if not np.isfinite(vectors).all():
             raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
         return vectors
@@ -235,7 +235,8 @@ def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int)
     """(N,) squared distance of a sentence's unit vectors under two dropout masks; the masks come from ``seed``."""
 
     def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:
-        return tuple(encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
+        h = (encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
+        return tuple(map(encoder.finish, h))
 
     with evaluation_mode(encoder), torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)

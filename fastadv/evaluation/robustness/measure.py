@@ -148,7 +148,7 @@ def measure_models(
             that ends all.
 
     Returns:
-        name → values; and name → fingerprint, pooling, length and size of vectors.
+        name → values; and name → fingerprint, `Encoder.settings`, and the size of vectors.
 
     Raises:
         UserError: a model cannot be measured, or with ``on_failure`` none can.
@@ -167,9 +167,8 @@ def measure_models(
             continue
         facts[name] = {
             "fingerprint": model_fingerprint(encoder),
-            "pooling": encoder.pooling,
-            "max_length": encoder.max_length,
-            "hidden_size": encoder.hidden_size,
+            **encoder.settings,
+            "hidden_size": encoder.vector_size,
         }
     if failure is not None and not measured:
         raise failure

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Sequence
 
+from fastadv.config.commands import encoding_words
 from fastadv.evaluation.robustness.edited import UNCHANGED
 from fastadv.evaluation.robustness.result import tables_of, title_of
 from fastadv.files.atomic_file import written_aside
@@ -81,8 +82,7 @@ def _point(row: dict, key: str) -> Point:
 def _page(record: dict, tables: Sequence[Table], charts: Sequence[Chart]) -> str:
     title = "Robustness to edits"
     models = [
-        f"{model['name']}: {model['model']}, {model['pooling']} pooling, cut to {model['max_length']} tokens, "
-        f"fingerprint {model['fingerprint'][:16]}"
+        f"{model['name']}: {model['model']}, {encoding_words(model)}, fingerprint {model['fingerprint'][:16]}"
         for model in record["models"]
     ]
     figures = "".join(

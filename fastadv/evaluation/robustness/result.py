@@ -14,6 +14,7 @@ from typing import Mapping, Sequence
 
 import numpy as np
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.robustness import RobustnessSettings
 from fastadv.evaluation.intervals import (
     CONFIDENCE,
@@ -338,7 +339,8 @@ def _estimate(quantity: dict | None, is_difference: bool) -> Estimate:
 
 def robustness_table(record: dict) -> str:
     """Aligned lines for a terminal."""
-    parts = [title_of(record)]
+    models = [f"{model['name']}: {encoding_words(model)}" for model in record["models"]]
+    parts = ["\n".join([title_of(record), *models])]
     for table in tables_of(record):
         head = [column.name for column in table.columns]
         lines = [[shown_cell(cell, column) for cell, column in zip(row, table.columns)] for row in table.rows]

@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
+from fastadv.config.commands import encoding_words
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import dropout_distances
 from fastadv.evaluation.before_after.held_out import MIN_SENTENCES, draw_distinct
@@ -164,8 +165,7 @@ def measure_geometry(
             {
                 "model": name,
                 "fingerprint": model_fingerprint(encoder),
-                "pooling": encoder.pooling,
-                "max_length": encoder.max_length,
+                **encoder.settings,
                 "hidden_size": vectors.shape[1],
                 "quantities": {key: _quantity(key, draws, first) for key in QUANTITIES if key in draws},
                 "spectrum": (singular_values(vectors) / np.sqrt(len(vectors))).tolist(),
@@ -200,7 +200,8 @@ def geometry_table(record: dict) -> str:
     if "pairs" in positives:
         positives = f"{record['num_positives']} {positives}"
     title = f"{record['num_sentences']} sentences of {record['data']}; positives: {positives}; 95 % intervals"
-    return f"{title}\n{aligned(cells)}"
+    models = [f"{row['model']}: {encoding_words(row)}" for row in record["models"]]
+    return "\n".join([title, *models, aligned(cells)])
 
 
 def write_geometry(record: dict, folder: Path) -> None:

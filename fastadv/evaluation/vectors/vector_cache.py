@@ -32,12 +32,19 @@ _NOT_CONTENT = ("_name_or_path", "transformers_version", "_attn_implementation",
 
 
 def model_fingerprint(encoder) -> str:
-    """Equal for encoders with equal weights (bit for bit, in one dtype), configuration and tokenizer."""
+    """Equal for encoders with equal weights (bit for bit, in one dtype), configuration, tokenizer, prompt and modules
+    after the pooling."""
     import torch
 
     config = {key: value for key, value in encoder.hf.config.to_dict().items() if key not in _NOT_CONTENT}
-    digest = hashlib.blake2b(digest_of([config, encoder.tokenizer_fingerprint]).encode(), digest_size=16)
-    for name, tensor in sorted(encoder.hf.state_dict().items()):
+    facts, state = [config, encoder.tokenizer_fingerprint], dict(encoder.hf.state_dict())
+    files = encoder.files
+    if encoder.after.files or files.truncate_dim or not files.pools_prompt:
+        modules = [[file.kind, dict(file.config)] for file in encoder.after.files]
+        facts.append([modules, files.truncate_dim, files.pools_prompt])
+        state |= {f"after.{name}": tensor for name, tensor in encoder.after.state_dict().items()}
+    digest = hashlib.blake2b(digest_of(facts).encode(), digest_size=16)
+    for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -88,7 +95,7 @@ class VectorCache:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 vectors = arrays["vectors"]
-            if vectors.shape != (num_texts, self.encoder.hidden_size) or vectors.dtype != np.float32:
+            if vectors.shape != (num_texts, self.encoder.vector_size) or vectors.dtype != np.float32:
                 raise ValueError(f"it holds {vectors.dtype} of shape {vectors.shape}")
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             logger.warning("%s is damaged (%s); encoding again", path, str(error).split("\n")[0])
