@@ -5,6 +5,7 @@ from typing import Annotated, Any, Mapping
 
 from fastadv.config.flag import LARGEST_SEED, Flag, seed_flag
 from fastadv.config.text_attack import CAPS
+from fastadv.errors import UserError
 
 CACHE_DIR = "~/.cache/fastadv"
 POOLINGS = ("cls", "mean", "first_last", "max", "mean_sqrt_len", "weightedmean", "lasttoken")
@@ -16,6 +17,12 @@ def is_pooling(name: str) -> bool:
     """Whether ``name`` is one of `POOLINGS`, or several joined by ``+``, whose vectors stand one after another."""
     modes = name.split("+")
     return all(mode in POOLINGS for mode in modes) and (len(modes) == 1 or "first_last" not in modes)
+
+
+def check_pooling(name: str) -> None:
+    """UserError where ``name`` is no pooling (`is_pooling`)."""
+    if not is_pooling(name):
+        raise UserError(f"pooling {name!r} is not one of {', '.join(POOLINGS)}, nor several of them as cls+mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,14 @@ class Encoding:
     prompt: Annotated[str | None, Flag("text put before every sentence; empty: none", default=_OWN)] = None
     prompt_name: Annotated[str | None, Flag("one of the model's own prompts, by its name", default=_OWN)] = None
     batch_size: Annotated[int, Flag("sentences a forward pass", least=1)] = 64
+
+    def __post_init__(self):
+        if self.pooling is not None:
+            check_pooling(self.pooling)
+        if self.prompt is not None and self.prompt_name is not None:
+            raise UserError(
+                f"prompt {self.prompt!r} and prompt_name {self.prompt_name!r} are both given; expected one of them"
+            )
 
     @property
     def of_encoder(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastadv.config.commands import check_pooling
 from fastadv.data.packing import PackedBatch
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
 from fastadv.encoder.attention.layout import padding_of
@@ -16,7 +17,7 @@ from fastadv.encoder.cast import CastWeights
 from fastadv.encoder.dropout import set_dropout
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.packed import PackedModel, why_not_packed
-from fastadv.encoder.pooling import check_pooling, num_modes, pool
+from fastadv.encoder.pooling import num_modes, pool
 from fastadv.encoder.positions import first_position, num_positions
 from fastadv.encoder.sentence_files.after_pooling import AfterPooling, after_pooling_of
 from fastadv.encoder.sentence_files.read import SentenceFiles
@@ -91,6 +92,8 @@ class Encoder(TextReader, nn.Module):
         _check_choice("path", path, PATHS)
         _check_choice("perturb_at", perturb_at, PERTURB_AT)
         _check_choice("attention", attention, ATTENTION)
+        if not isinstance(getattr(hf_model.config, "hidden_size", None), int):
+            raise UserError(f"model type {hf_model.config.model_type} has no hidden_size: it is no encoder of texts")
         if dropout is not None:
             set_dropout(hf_model, dropout)
         self.pooler = {}
@@ -105,8 +108,6 @@ class Encoder(TextReader, nn.Module):
         # Set inside `computing_in`: what passes compute in, and what goes in and out.
         self._narrow: Optional[torch.dtype] = None
         self._wide: Optional[torch.dtype] = None
-        if not isinstance(getattr(hf_model.config, "hidden_size", None), int):
-            raise UserError(f"model type {hf_model.config.model_type} has no hidden_size: it is no encoder of texts")
         self._model = _choose_path(hf_model, path, perturb_at, attention)
         self.keeps_activations = not checkpoint_activations
         if checkpoint_activations:

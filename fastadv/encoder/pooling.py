@@ -3,15 +3,7 @@
 import torch
 from torch import Tensor
 
-from fastadv.config.commands import POOLINGS, is_pooling
 from fastadv.encoder.attention.layout import Padding, first_rows, pad
-from fastadv.errors import UserError
-
-
-def check_pooling(pooling: str) -> None:
-    """UserError where ``pooling`` is neither one of `POOLINGS` nor several of them joined by ``+``."""
-    if not is_pooling(pooling):
-        raise UserError(f"pooling {pooling!r} is not one of {', '.join(POOLINGS)}, nor several of them as cls+mean")
 
 
 def num_modes(pooling: str) -> int:

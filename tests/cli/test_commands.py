@@ -89,8 +89,8 @@ def test_python_m_fastadv_is_the_same_program():
             ["max_length", "at least 3"],
         ),
         (
-            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--pooling", "max"],
-            ["pooling", "'max'", "mean"],
+            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--pooling", "median"],
+            ["pooling", "'median'", "mean"],
         ),
         (["encode", "--model", "m", "--input", "i", "--output", "o.csv"], ["o.csv", ".npy", ".parquet"]),
         (["encode", "--model", "m", "--input", "no/where.txt", "--output", "o.npy"], ["no/where.txt"]),
@@ -188,8 +188,10 @@ def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, caps
     assert "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
     out, _ = run(arguments, capsys)
     scores = json.loads((tmp_path / "scores.json").read_text())
+    details = scores.pop("details")
     assert set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
-    assert f"{scores['SICK-R']:.2f}" in out
+    assert (details["pooling"], details["max_length"], details["prompt"]) == ("cls", 32, "")
+    assert f"{scores['SICK-R']:.2f}" in out and "cls pooling, cut to 32 tokens, no prompt: Spearman" in out
 
     def encode_texts(*arguments, **options):
         raise AssertionError("a second run reads what the first has kept")

@@ -11,7 +11,7 @@ from typing import Any, Iterable, Mapping, Optional
 
 from safetensors import SafetensorError
 
-from fastadv.encoder.pooling import is_pooling
+from fastadv.config.commands import is_pooling
 from fastadv.errors import UserError
 
 SETTINGS_FILE = "config_sentence_transformers.json"

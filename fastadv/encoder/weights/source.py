@@ -11,8 +11,8 @@ from typing import Any, Mapping, Optional
 import torch
 from torch import Tensor, nn
 
-from fastadv.config.commands import POOLINGS, Encoding
-from fastadv.encoder.pooling import check_pooling, num_modes
+from fastadv.config.commands import POOLINGS, Encoding, check_pooling
+from fastadv.encoder.pooling import num_modes
 from fastadv.encoder.positions import num_positions
 from fastadv.encoder.sentence_files.after_pooling import check_modules
 from fastadv.encoder.sentence_files.read import SentenceFiles, read_sentence_files
