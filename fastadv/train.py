@@ -28,6 +28,9 @@ from fastadv.errors import SaveFailed, UserError
 if TYPE_CHECKING:
     from fastadv.config.schema import Config
 
+# As `fastadv encode` and `fastadv evaluate` spell them.
+_SHORT = {name: f"encoder.{name}" for name in ("prompt", "prompt_name")}
+
 _SECONDS_FOR_FIRST_RANK = 10.0
 # What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
 _SECONDS_FOR_LAUNCHER = 3.0
@@ -80,7 +83,7 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
         from fastadv.dry_run import OPTION_NAMES
 
         names += OPTION_NAMES
-    given = dict(split_overrides(argv, flags, names))
+    given = {_SHORT.get(key, key): value for key, value in split_overrides(argv, flags, names)}
     settings = {key: value for key, value in given.items() if key in (*flags, *names)}
     overrides = {key: value for key, value in given.items() if key not in settings}
     return build_config(settings.get("config"), overrides, [*flags, *names]), settings

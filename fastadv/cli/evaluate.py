@@ -83,7 +83,7 @@ def _transfer(arguments) -> int:
         encoder, data, names, options.seed, options.batch_size, options.cache_dir, sys.stderr.isatty()
     )
     settings = {"model": options.model, **encoder.settings}
-    print(f"{options.model}, {encoding_words(settings)}: accuracy x 100")
+    print(f"{options.model}, {encoding_words(settings)}: accuracy x 100 on vectors as they are before a Normalize")
     print(transfer_table(results))
     say_warnings(warning for result in results.values() for warning in result.warnings)
     if out is not None:

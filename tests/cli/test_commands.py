@@ -15,6 +15,7 @@ from fastadv.cli.main import main
 from fastadv.config.schema import field_types
 from fastadv.encoder import Encoder
 from fastadv.report import write
+from tests.encoder.sentence_files.folders import Folder
 from tests.evaluation.attacked import run
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
@@ -298,3 +299,57 @@ def test_train_help_lists_every_key_by_stage(capsys):
     assert "--objective_options.temperature" in out and "--config FILE" in out
     assert "Path to a configuration file" not in out
     assert not re.findall(r"--\w+\.\w+ \S+\s+\((?:type|default|required)", out), "a key without a word on what it is"
+
+
+@pytest.fixture
+def sentence_folder(tiny_bert_dir, tmp_path):
+    said = {"prompts": {"query": "the film : "}, "default_prompt_name": "query"}
+    return Folder(modes=("cls",), after=("Normalize",), max_length=40, settings=said).write(
+        tiny_bert_dir, tmp_path / "model"
+    )
+
+
+def test_encode_takes_the_model_s_own_prompt_unless_told(sentence_folder, tmp_path, capsys):
+    texts = ["the film was good .", "never"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    arguments = ["encode", "--model", sentence_folder, "--input", tmp_path / "texts.txt", "--output"]
+    made = {}
+    for name, more in {"own": [], "named": ["--prompt_name", "query"], "none": ["--prompt", ""]}.items():
+        run([*arguments, tmp_path / f"{name}.npy", *more], capsys)
+        made[name] = np.load(tmp_path / f"{name}.npy")
+    encoder = Encoder.from_pretrained(str(sentence_folder))
+    np.testing.assert_array_equal(made["own"], encoder.encode_texts(texts))
+    np.testing.assert_array_equal(made["own"], made["named"])
+    assert np.abs(made["own"] - made["none"]).max() > 1e-3
+    np.testing.assert_allclose(np.linalg.norm(made["none"], axis=1), 1, rtol=1e-5)
+    line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "passage"], capsys)
+    assert "'passage'" in line and "its prompts are query" in line
+    line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "query", "--prompt", "x"], capsys)
+    assert "both given" in line
+
+
+def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys):
+    data = write_sick(tmp_path / "senteval")
+    arguments = ["evaluate", "sts", "--model", sentence_folder, "--data", data, "--sets", "SICK-R"]
+    arguments += ["--out", tmp_path / "scores.json", "--cache_dir", tmp_path / "cache"]
+    out, _ = run(arguments, capsys)
+    assert "cls pooling, Normalize, cut to 40 tokens, prompt 'the film : '" in out
+    details = json.loads((tmp_path / "scores.json").read_text())["details"]
+    assert (details["pooling"], details["max_length"], details["prompt"]) == ("cls", 40, "the film : ")
+    data = write_sts_benchmark(tmp_path / "sts", num_pairs=30)
+    arguments = ["evaluate", "geometry", "--model", sentence_folder, "--data", data, "--num_sentences", 20]
+    out, _ = run([*arguments, "--prompt", "", "--out", tmp_path / "geometry"], capsys)
+    assert "cls pooling, Normalize, cut to 40 tokens, no prompt" in out
+    (model,) = json.loads((tmp_path / "geometry/geometry.json").read_text())["models"]
+    assert (model["pooling"], model["prompt"], model["modules"]) == ("cls", "", ["Normalize"])
+
+
+def test_train_takes_a_prompt_as_the_other_commands_do(sentence_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the film was good\nnever\n")
+    arguments = ["train", f"--encoder.model={sentence_folder}", "--data.train", "texts.txt", "--dry_run"]
+    arguments += ["--evaluation.enabled=false"]
+    assert "cls pooling, cut to 40 tokens, prompt 'the film : '" in run(arguments, capsys).out
+    assert "cls pooling, cut to 40 tokens, no prompt" in run([*arguments, "--prompt", ""], capsys).out
+    assert "prompt 'a story'" in run([*arguments, "--prompt=a story"], capsys).out
+    assert "no such prompt" in refusal([*arguments, "--prompt_name", "passage"], capsys)

@@ -38,6 +38,7 @@ from fastadv.evaluation.intervals import (
     statistic_interval,
 )
 from fastadv.evaluation.vectors.geometry import pair_kernel, squared_distances, unit_vectors
+from fastadv.evaluation.vectors.vector_cache import options_of_h
 from fastadv.files.atomic_file import written_aside
 
 Measurement = Dict[str, np.ndarray]
@@ -195,7 +196,7 @@ class _Measured:
 
     def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:
         """h (N, D), which attacks move and probes read. UserError where one is not finite."""
-        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size, is_finished=False)
+        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size, **options_of_h(self.encoder))
         if not np.isfinite(vectors).all():
             raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
         return vectors

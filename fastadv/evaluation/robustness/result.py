@@ -339,10 +339,10 @@ def _estimate(quantity: dict | None, is_difference: bool) -> Estimate:
 
 def robustness_table(record: dict) -> str:
     """Aligned lines for a terminal."""
-    models = [f"{model['name']}: {encoding_words(model)}" for model in record["models"]]
-    parts = ["\n".join([title_of(record), *models])]
+    parts = [title_of(record)]
     for table in tables_of(record):
         head = [column.name for column in table.columns]
         lines = [[shown_cell(cell, column) for cell, column in zip(row, table.columns)] for row in table.rows]
         parts += ["", table.caption, aligned([head, *lines])]
+    parts += ["", *(f"{model['name']}: {encoding_words(model)}" for model in record["models"])]
     return "\n".join(parts)

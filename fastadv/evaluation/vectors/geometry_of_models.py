@@ -201,7 +201,7 @@ def geometry_table(record: dict) -> str:
         positives = f"{record['num_positives']} {positives}"
     title = f"{record['num_sentences']} sentences of {record['data']}; positives: {positives}; 95 % intervals"
     models = [f"{row['model']}: {encoding_words(row)}" for row in record["models"]]
-    return "\n".join([title, *models, aligned(cells)])
+    return "\n".join([title, aligned(cells), *models])
 
 
 def write_geometry(record: dict, folder: Path) -> None:

@@ -115,7 +115,7 @@ def transfer_results(
         UserError: an unknown set, no such folder, or a ``cache_dir`` that cannot be written to.
     """
     names, folder = check_set_names(sets), check_senteval_folder(folder)
-    cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
+    cache = None if cache_dir is None else VectorCache(cache_dir, encoder, is_finished=False)
     results = {}
     for name in names:
         try:
@@ -179,7 +179,9 @@ def _scored(
     started = time.perf_counter()
     try:
         _check_classes(data)
-        vectors = encode_distinct(encoder, data.distinct_texts, batch_size, cache, progress, f"{data.name} encode")
+        vectors = encode_distinct(
+            encoder, data.distinct_texts, batch_size, cache, progress, f"{data.name} encode", False
+        )
         splits = data.with_vectors(vectors)
         if not np.ptp(splits["train"][0], axis=0).any():
             raise UserError("every training row has the same vector, there is nothing to tell classes apart by")

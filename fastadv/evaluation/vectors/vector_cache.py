@@ -56,15 +56,17 @@ class VectorCache:
     Args:
         folder: made where it is not there; the files ``vectors-*.npz`` in it may be deleted at any time.
         encoder: a `fastadv.Encoder`; its weights are hashed here, once.
+        is_finished: False keeps h in place of the vectors (`fastadv.Encoder.finish`).
 
     Raises:
         UserError: no files can be made in ``folder``.
     """
 
-    def __init__(self, folder: str | os.PathLike, encoder):
+    def __init__(self, folder: str | os.PathLike, encoder, is_finished: bool = True):
         self.folder = checked_cache_folder(folder)
-        self.encoder = encoder
+        self.encoder, self.is_finished = encoder, is_finished
         self.encoder_key = [_VERSION, model_fingerprint(encoder), encoder.pooling, encoder.max_length]
+        self.encoder_key += [] if is_finished else ["h"]
 
     def encode(self, texts: Sequence[str], batch_size: int = 64, bar: Optional[tqdm] = None) -> np.ndarray:
         """Vectors (num_texts, D) in float32 as ``encode_texts`` gives them, read where an earlier run left them.
@@ -79,8 +81,9 @@ class VectorCache:
         path = self.folder / f"vectors-{digest_of([self.encoder_key, texts])}.npz"
         vectors = self._kept(path, len(texts))
         if vectors is None:
+            options = {} if self.is_finished else options_of_h(self.encoder)
             vectors = self.encoder.encode_texts(
-                texts, batch_size=batch_size, on_batch=None if bar is None else bar.update
+                texts, batch_size=batch_size, on_batch=None if bar is None else bar.update, **options
             )
             # Not compressed, but zip keeps a checksum of what it holds.
             with writing_to_cache(self.folder), written_aside(path) as aside, aside.open("wb") as file:
@@ -95,12 +98,18 @@ class VectorCache:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 vectors = arrays["vectors"]
-            if vectors.shape != (num_texts, self.encoder.vector_size) or vectors.dtype != np.float32:
+            size = self.encoder.vector_size if self.is_finished else self.encoder.pooled_size
+            if vectors.shape != (num_texts, size) or vectors.dtype != np.float32:
                 raise ValueError(f"it holds {vectors.dtype} of shape {vectors.shape}")
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             logger.warning("%s is damaged (%s); encoding again", path, str(error).split("\n")[0])
             return None
         return vectors
+
+
+def options_of_h(encoder) -> dict:
+    """The arguments with which ``encode_texts`` gives h; none where the encoder, one of another's, knows no other."""
+    return {"is_finished": False} if hasattr(encoder, "finish") else {}
 
 
 def encode_distinct(
@@ -110,6 +119,7 @@ def encode_distinct(
     cache: Optional[VectorCache] = None,
     progress: bool = False,
     name: str = "encode",
+    is_finished: bool = True,
 ) -> np.ndarray:
     """Vectors (num_texts, D) of texts that differ.
 
@@ -117,12 +127,14 @@ def encode_distinct(
         encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``.
         cache: that of this encoder; None: all are encoded.
         name: what stands before the bar.
+        is_finished: False gives h in place of the vectors, of a `fastadv.Encoder` and of a cache made for h.
 
     Raises:
         UserError: vectors that are not finite.
     """
     if cache is None:
-        vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress))
+        options = {} if is_finished else options_of_h(encoder)
+        vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress, **options))
     else:
         with tqdm(total=len(texts), unit="text", desc=name, disable=not progress) as bar:
             vectors = cache.encode(texts, batch_size, bar)

@@ -18,6 +18,7 @@ from fastadv.encoder.classifier.classification_head import LinearHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.probe import L2_STRENGTH, MAX_ITERATIONS
+from fastadv.evaluation.vectors.vector_cache import encode_distinct
 
 NUM_TRAIN = 2048
 """labelled texts that fit it"""
@@ -45,10 +46,8 @@ def probe_victim(encoder, data: LabelledTexts, batch_size: int = 64) -> Classifi
     if len(present) < 2:
         only = ", ".join(repr(data.label_map.names[label]) for label in present.tolist()) or "there is none"
         raise UserError(f"the labelled data have one class alone ({only}); a probe needs two")
-    # What a head reads: of unit length only where the pooled vector is.
-    vectors = encoder.encode_texts(list(data.first), batch_size=batch_size, is_finished=False).astype(np.float64)
-    if not np.isfinite(vectors).all():
-        raise UserError("the encoder gave vectors with NaN or infinity")
+    # What a head reads: before a Normalize at the end.
+    vectors = encode_distinct(encoder, data.first, batch_size, is_finished=False).astype(np.float64)
     mean, scale = vectors.mean(axis=0), vectors.std(axis=0)
     if not scale.any():
         raise UserError("the encoder gives every text the same vector; there is nothing to tell classes apart by")
