@@ -31,7 +31,11 @@ class Encoding:
 
     pooling: Annotated[
         str | None,
-        Flag(f"how token states become one vector: {', '.join(POOLINGS)}, or several as cls+mean", default=_OWN),
+        Flag(
+            f"how token states become one vector: {', '.join(POOLINGS)}, or several as cls+mean",
+            default=_OWN,
+            check=check_pooling,
+        ),
     ] = None
     max_length: Annotated[
         int | None, Flag("tokens a sentence is cut to, special tokens included", default=_OWN, least=3)

@@ -52,7 +52,8 @@ class Classifier(nn.Module):
     ):
         super().__init__()
         check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
-        check_pooled(encoder.after.files, encoder.hf.config.model_type)
+        if not isinstance(head, LinearHead):
+            check_pooled(encoder.after.files, encoder.hf.config.model_type)
         if isinstance(head, LinearHead) != (encoder.pooling == "mean"):
             raise UserError(f"a {type(head).__name__} does not read vectors of pooling {encoder.pooling}")
         self.encoder, self.head, self.label_map = encoder, head, label_map
@@ -77,6 +78,7 @@ class Classifier(nn.Module):
         source = find_model(model)
         label_map = LabelMap.from_config(source.config)
         pooling = pooling_of_head(source)
+        check_pooled(source.files.modules, model)
         head = load_head(source, label_map, is_trained=True, pooling=pooling)
         encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)
         return cls(encoder, head, label_map).eval()
@@ -119,7 +121,11 @@ class Classifier(nn.Module):
         Args:
             card: README.md; None writes a short one.
             state_dict: weights of ``encoder.hf`` to write in place of its own.
+
+        Raises:
+            UserError: a head on vectors that modules after the pooling give.
         """
+        check_pooled(self.encoder.after.files, self.encoder.hf.config.model_type)
         card = self.default_card() if card is None else card
         write_model = self._write_with_linear_head if self.encoder.pooling == "mean" else self._write_model
         return export_encoder(self.encoder, folder, card, state_dict, write_model)

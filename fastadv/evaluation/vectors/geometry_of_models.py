@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fastadv.config.commands import encoding_words
 from fastadv.errors import UserError
-from fastadv.evaluation.before_after.before_after import dropout_distances
+from fastadv.evaluation.before_after.batches import dropout_distances
 from fastadv.evaluation.before_after.held_out import MIN_SENTENCES, draw_distinct
 from fastadv.evaluation.intervals import (
     CONFIDENCE,

@@ -99,7 +99,7 @@ def test_the_run_folder_holds_what_is_promised(make_config, step_lines):
     read_back.objective_options = {}  # completed by the objective's own defaults
     assert read_back == config
     card = (folder / "model" / "README.md").read_text()
-    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 32" in card
+    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 64" in card
 
 
 def test_the_export_is_the_trained_encoder(make_config, sentences):

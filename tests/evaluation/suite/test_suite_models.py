@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastadv.config.commands import Encoding
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.labels import LabelMap
@@ -54,7 +55,7 @@ def folder(tmp_path_factory, tiny_bert_dir):
 
 
 def model_of(folder, name):
-    (model,) = find_models(systems_of([str(folder / name)]), None, None)
+    (model,) = find_models(systems_of([str(folder / name)]), Encoding())
     return examine(model)
 
 
@@ -224,8 +225,8 @@ def test_an_encoder_without_a_head_is_attacked_through_a_probe(folder, tmp_path,
 
 def test_models_of_a_system_are_told_apart_by_their_seeds(folder):
     systems = systems_of([f"x={folder / 'a'},{folder / 'b'}", str(folder / "c")])
-    assert [model.name for model in find_models(systems, None, None)] == ["x/a", "x/b", systems[1].name]
-    assert find_models(systems, None, None)[0].labels == ("bad", "fair", "good", "great")
+    assert [model.name for model in find_models(systems, Encoding())] == ["x/a", "x/b", systems[1].name]
+    assert find_models(systems, Encoding())[0].labels == ("bad", "fair", "good", "great")
 
 
 def test_cards_are_looked_at_before_anything_is_measured(folder, tmp_path, capsys):
@@ -242,4 +243,4 @@ def test_cards_are_looked_at_before_anything_is_measured(folder, tmp_path, capsy
     for name in ("a", "b"):
         assert str(tmp_path / name / "README.md") in said.out
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
-        assert "| sts, STS-B: spearman, x 100 |" in card and f"{name}: classifier, pools by cls" in card
+        assert "| sts, STS-B: spearman, x 100 |" in card and f"{name}: classifier, cls pooling" in card
