@@ -20,7 +20,7 @@ from fastadv.cli.parts import Parser, add_command, check_encoder, encoder_words,
 from fastadv.cli.prepare_attack_data import add_prepare_attack_data
 from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
-from fastadv.config.commands import EncodeOptions
+from fastadv.config.commands import EncodeOptions, encoding_words
 from fastadv.errors import SaveFailed, UserError
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -104,8 +104,9 @@ def _encode(arguments) -> None:
     if arguments.dry_run:
         print(f"would encode {options.input} with {encoder_words(options.model, options)} into {output}")
         return
+    encoder = load_encoder(options.model, options)
     summary = encode_file(
-        load_encoder(options.model, options),
+        encoder,
         options.input,
         output,
         field=options.field,
@@ -114,7 +115,8 @@ def _encode(arguments) -> None:
         progress=sys.stderr.isatty(),
     )
     print(
-        f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']} "
+        f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']}, "
+        f"{encoding_words(encoder.settings)} "
         f"({summary['sentences_per_s']:.0f} sentences/s); {summary['lines']}"
     )
 

@@ -149,11 +149,12 @@ def read_sentence_files(location: str, name: str) -> SentenceFiles:
 
     Raises:
         UserError: files that sentence-transformers does not write: no JSON, or values that it would not take.
+        OSError: no such model, of a name.
     """
     try:
         return _read(location)
     # Files of another's making.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         reason = " ".join(str(error).split()) or "not as sentence-transformers writes them"
         raise UserError(
             f"model {name!r}: its sentence-transformers files cannot be read: {type(error).__name__}: {reason}"

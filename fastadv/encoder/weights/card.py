@@ -31,8 +31,8 @@ def read_card(location: str, name: str) -> dict[str, Any]:
 
 def _metadata(location: str) -> Mapping[str, Any]:
     """The YAML block that a README.md begins with."""
-    path = find_file(location, "README.md")
     try:
+        path = find_file(location, "README.md")
         text = "" if path is None else Path(path).read_text(encoding="utf-8")
         begin, metadata, *_ = [*text.split("---\n", 2), ""]
         found = yaml.safe_load(metadata) if not begin.strip("\ufeff") else None

@@ -116,10 +116,12 @@ def find_model(model: str) -> ModelSource:
     from transformers import AutoConfig
 
     location = _locate(model)
-    files = read_sentence_files(location, model)
-    _check_has_config(location, model, files)
     try:
+        files = read_sentence_files(location, model)
+        _check_has_config(location, model, files)
         config = AutoConfig.from_pretrained(location, trust_remote_code=False, subfolder=files.subfolder)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"model {model!r} cannot be opened: {_why_not_found(error, os.path.isdir(location))}"

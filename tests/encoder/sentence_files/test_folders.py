@@ -357,3 +357,31 @@ def test_a_model_without_a_base_on_the_hub_names_none(minilm_dir, tiny_bert_dir)
     assert find_model("demo:minilm").card["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert find_model("demo:minilm").card["license"] == "apache-2.0"
     assert "base_model" not in find_model(str(tiny_bert_dir)).card
+
+
+def test_other_weights_of_layers_are_refused_and_layers_that_are_not_handed_out_have_no_effect(write, tmp_path):
+    export = Encoder.from_pretrained(str(write()), pooling="first_last").save_pretrained(tmp_path / "export")
+    assert find_model(str(export)).files.pooling == "first_last"
+    change(export, "config.json", output_hidden_states=False)
+    assert_same_as_sentence_transformers(export, tmp_path / "again")
+    assert find_model(str(export)).files.pooling == "mean"
+    change(export, "config.json", output_hidden_states=True)
+    save_file({"layer_weights": torch.tensor([1.0, 2.0, 1.0])}, export / "1_WeightedLayerPooling/model.safetensors")
+    assert "WeightedLayerPooling and mean pooling" in refused(export)
+
+
+def test_a_residual_dense_adds_what_it_is_given(write):
+    folder = write(after=("Dense",))
+    plain = Encoder.from_pretrained(str(folder)).encode_texts(TEXTS)
+    change(folder, "2_Dense/config.json", use_residual=True)
+    weights = load_file(folder / "2_Dense/model.safetensors")
+    assert "expected {'linear.weight'" in refused(folder)
+    residual = torch.randn(24, 32)
+    save_file({**weights, "residual.weight": residual}, folder / "2_Dense/model.safetensors")
+    encoder = Encoder.from_pretrained(str(folder)).eval()
+    batch = encoder.pack(TEXTS)
+    with torch.no_grad():
+        states = encoder.token_states(encoder.embed(batch), batch)
+    means = torch.stack([part.mean(0) for part in states.split(batch.lengths.tolist())])
+    expected = plain + (means @ residual.T).numpy()
+    np.testing.assert_allclose(encoder.encode_texts(TEXTS), expected, rtol=0, atol=1e-4)
