@@ -28,9 +28,10 @@ def arm_config(config_file: str, arm: str, seed: int, folder: Path):
     own = ["--train.seed", str(seed), "--train.output_dir", str(folder), "--evaluation.enabled", "false"]
     config = load_config(config_file, own)
     if arm == "simcse":
-        config.objective = "simcse"
+        config.objective, config.perturbation.text.edits = "simcse", []
         known = inspect.signature(resolve_objective("simcse")).parameters
         config.objective_options = {k: v for k, v in config.objective_options.items() if k in known}
+        config.objective_options |= {"text_positive": "none", "weight_keep": 0.0}
     elif arm == "learning rate 0":
         config.optimizer.lr = 0.0
     return config
