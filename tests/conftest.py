@@ -86,11 +86,12 @@ def _linear_as_before():
 @pytest.fixture(autouse=True)
 def _log_as_before():
     """The command sends the library's log to the terminal for good; the next test may want it elsewhere."""
-    log = logging.getLogger("fastadv")
-    handlers, level, propagate = list(log.handlers), log.level, log.propagate
+    logs = [logging.getLogger(name) for name in ("fastadv", "fastadv.data")]
+    before = [(list(log.handlers), log.level, log.propagate) for log in logs]
     yield
-    log.handlers[:], log.propagate = handlers, propagate
-    log.setLevel(level)
+    for log, (handlers, level, propagate) in zip(logs, before):
+        log.handlers[:], log.propagate = handlers, propagate
+        log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

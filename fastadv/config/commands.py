@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastadv.config.flag import LARGEST_SEED, Flag, seed_flag
+from fastadv.config.flag import LARGEST_SEED, QUOTING, Flag, seed_flag
 from fastadv.config.text_attack import CAPS
 
 CACHE_DIR = "~/.cache/fastadv"
@@ -48,6 +48,7 @@ class EncodeOptions(OneEncoder):
     output: Annotated[str, Flag("a .npy file (num_sentences, D), or a .parquet file with columns text and vector")]
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
     split: Annotated[str, Flag("the split of a named dataset")] = "train"
+    quoting: Annotated[str, QUOTING] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,7 @@ class GeometryOptions(Encoders):
     data: Annotated[str, Flag(f"{_SENTEVAL} with STS/STSBenchmark in it, or sentences: a file, a folder, or a dataset")]
     split: Annotated[str | None, Flag("of STS-B: dev, test or train (default: test); or of a dataset")] = None
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
+    quoting: Annotated[str, QUOTING] = "auto"
     num_sentences: Annotated[int, Flag("sentences drawn at most", least=16)] = 3000
     seed: Annotated[int, seed_flag("of the draw and the resamples")] = 0
     out: Annotated[str | None, Flag("a folder for geometry.json, geometry.csv and geometry.png")] = None

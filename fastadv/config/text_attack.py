@@ -1,9 +1,9 @@
 """What an attack on text is, and which texts are attacked: settings, checked before anything runs."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastadv.config.flag import Flag, seed_flag
+from fastadv.config.flag import QUOTING, Flag, seed_flag
 from fastadv.errors import UserError
 
 UNTARGETED, REMAIN = GOALS = ("untargeted", "remain")
@@ -165,6 +165,15 @@ class AttackedTexts:
     seed: Annotated[int, seed_flag("of drawn texts and of the attack")] = 0
     labels: Annotated[tuple[str, ...] | None, Flag("draw texts of these classes only", metavar="CLASS")] = None
     """names of the classes whose texts are drawn from; None: all"""
+    skip_labels: Annotated[
+        tuple[str, ...], Flag("labels of rows that are left out, as -1 or -", default="none", metavar="LABEL")
+    ] = ()
+    quoting: Annotated[str, QUOTING] = "auto"
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How labelled texts are read, besides their columns."""
+        return {"quoting": self.quoting, "skip_labels": self.skip_labels}
 
 
 _ROUNDING = 1e-9

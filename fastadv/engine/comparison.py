@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from fastadv.config.schema import EvaluationConfig
+from fastadv.config.schema import DataConfig, EvaluationConfig
 from fastadv.files.json_file import write_json
 
 
@@ -19,8 +19,8 @@ class Comparison:
     it from there, and one with other settings measures again (the weights are still those before training then).
     """
 
-    def __init__(self, config: EvaluationConfig, run_folder: Path, data_field: str):
-        self._config, self._run_folder, self._data_field = config, run_folder, data_field
+    def __init__(self, config: EvaluationConfig, run_folder: Path, data: DataConfig):
+        self._config, self._run_folder, self._data = config, run_folder, data
         settings = json.dumps(asdict(config), sort_keys=True)
         self._before_file = run_folder / f"before-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"
 
@@ -31,7 +31,7 @@ class Comparison:
         from fastadv.evaluation.before_after.before_after import load_measurement, measure, save_measurement
         from fastadv.evaluation.before_after.held_out import load_held_out
 
-        self._held_out = load_held_out(self._config, encoder, self._data_field)
+        self._held_out = load_held_out(self._config, encoder, self._data.field, self._data.quoting)
         if self._before_file.exists():
             self._before = load_measurement(self._before_file)
             return

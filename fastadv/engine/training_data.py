@@ -50,7 +50,7 @@ class TrainingData:
         texts = first_rank_first(lambda: [_tokenised(source.path, config, encoder, progress) for source in sources])
         self.label_map: LabelMap | None = None
         if data.label_field is not None:
-            texts = agree(texts, data.label_names)
+            texts = agree(texts, data.names_of_classes)
             self.label_map = texts[0].label_map
             counts = {name: sum(text.class_counts[name] for text in texts) for name in self.label_map.names}
             summary, warnings = describe_classes(counts)
@@ -147,9 +147,11 @@ def _tokenised(source: str, config: Config, encoder: Any, progress: bool) -> Tok
     data = config.data
     cached = dict(split=data.split, cache_dir=data.cache_dir, max_sentences=data.max_sentences, progress=progress)
     if data.label_field is not None:
-        return LabelledText.build(source, encoder, data.label_field, data.field, data.pair_field, **cached)
+        return LabelledText.build(
+            source, encoder, data.label_field, data.field, data.pair_field, **data.reading, **cached
+        )
     tokens = encoder.tokenize, encoder.tokenizer_fingerprint, encoder.max_length
-    given = dict(positive_field=data.positive_field, negative_field=data.negative_field)
+    given = dict(positive_field=data.positive_field, negative_field=data.negative_field, quoting=data.quoting)
     return TokenizedText.build(source, *tokens, data.field, **given, **cached)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from fastadv.data.labelled.find import LABEL, TEXT, new_found_labels, open_labelled
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, agree_on_labels
 from fastadv.data.records import schema_of
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, tokenised
 from fastadv.errors import UserError
 
@@ -98,6 +99,8 @@ class LabelledText(TokenizedText):
         cache_dir: str | os.PathLike = "~/.cache/fastadv",
         max_sentences: Optional[int] = None,
         progress: bool = True,
+        quoting: str = "auto",
+        skip_labels: Sequence[str] = (),
     ) -> "LabelledText":
         """Tokenises ``source``, or maps the file an earlier run left in ``cache_dir``, as `TokenizedText.build` does.
 
@@ -106,12 +109,13 @@ class LabelledText(TokenizedText):
             encoder: gives ``tokenize``, ``tokenizer_fingerprint`` and ``max_length``, and for pairs ``tokenize_pairs``
                 and ``num_token_types``.
             max_sentences: only the first so many rows.
+            quoting, skip_labels: as `fastadv.data.labelled.find.open_labelled` has them.
 
         Raises:
             UserError: an unreadable or empty source, the first row that is not right, or a cache folder that cannot be
                 written.
         """
-        opened = open_labelled(source, label_field, field, pair_field, split)
+        opened = open_labelled(source, label_field, field, pair_field, split, quoting, skip_labels)
         content, num_expected = opened.identity()
         is_pair = len(opened.text_columns) == 2
         inputs = [content, encoder.tokenizer_fingerprint, encoder.max_length, opened.text_columns, opened.label_column]

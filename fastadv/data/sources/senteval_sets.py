@@ -15,7 +15,8 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from fastadv.data.labelled.labels import LabelledRow, listed
 from fastadv.data.sources.compressed import open_binary
 from fastadv.data.sources.first_fault import FirstFault
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.errors import UserError
 
 _EMPTY = "."

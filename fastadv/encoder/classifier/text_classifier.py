@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.packing import PackedBatch
+from fastadv.data.tokenize_texts import checked_texts
 from fastadv.encoder.classifier.classification_head import (
     HEAD_FILE,
     Head,
@@ -99,7 +100,11 @@ class Classifier(nn.Module):
 
         Args:
             pairs: the second text of each, for a classifier of pairs.
+
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
         """
+        texts = checked_texts(texts)
         found = np.empty((len(texts), len(self.label_map)), dtype=np.float32)
         for rows, batch in self.encoder.batches_of(texts, pairs, batch_size):
             found[rows] = self.classify_batch(batch).float().cpu().numpy()

@@ -14,6 +14,7 @@ import numpy as np
 
 from fastadv.config.text_attack import CAPS
 from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
 from fastadv.evaluation.embeddings.parts import fingerprint, hash_of_weights, part_path
@@ -102,6 +103,7 @@ class ReconstructRun(AttackOnClassifiers):
         summaries = []
         for name, model in zip(self.names, self.models):
             classifier = self.load(model)
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
             made = shared or self._make(model, classifier, data, out, progress)
             found = _examples(name, classifier, data, rows, made)
             rates = _rates(found, self.settings.epsilons)

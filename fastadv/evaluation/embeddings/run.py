@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastadv.config.embedding_attack import ONE_STEP, EmbeddingAttackOptions
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.evaluation.embeddings.chart import attack_curves_png
 from fastadv.evaluation.embeddings.checks import Check, check_attack
 from fastadv.evaluation.embeddings.classifier_attack import ClassifierUnderAttack, attack_classifier, check_transfer
@@ -69,6 +70,7 @@ class AttackRun(AttackOnClassifiers):
         label_maps, checks, facts = {}, {}, {}
         for name, model in zip(self.names, self.models):
             classifier = self.load(model)
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
             if other is not None:
                 check_transfer(classifier, other)
             own_fingerprint = fingerprint(classifier)

@@ -27,7 +27,7 @@ class AttackedData(AttackedTexts):
 
     def check(self) -> None:
         """UserError where there is no such source or column; reads no text."""
-        open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+        open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split, **self.reading)
 
     def read(self) -> tuple[LabelledTexts, np.ndarray]:
         """The texts, and the row of each in its source, counted from 0.
@@ -35,7 +35,7 @@ class AttackedData(AttackedTexts):
         Raises:
             UserError: no such source, or a class that the data lack.
         """
-        data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+        data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split, **self.reading)
         allowed = np.arange(len(data))
         if self.labels is not None:
             ids = data.label_map.label2id

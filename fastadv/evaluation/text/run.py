@@ -15,6 +15,7 @@ import numpy as np
 
 from fastadv.config.text_attack import TextAttackOptions
 from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.data.variants.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
@@ -126,6 +127,8 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         classifier = job.load()
         names, own_fingerprint = classifier.label_map.names, fingerprint(classifier)
         parts = [data.first] if data.second is None else [data.first, data.second]
+        if bias is None:
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
         with on_data(model, self.data.source):
             labels = labels_of(classifier, data)
         texts = [
