@@ -10,6 +10,10 @@ CACHE_DIR = "~/.cache/fastadv"
 POOLINGS = ("cls", "mean", "first_last")
 _OWN = "the model's own"
 _SENTEVAL = "a folder in SentEval layout"
+LabelNames = Annotated[
+    tuple[str, ...] | None,
+    Flag("names of the models' classes, in the order of their numbers, as the data call them", _OWN, metavar="CLASS"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,7 @@ class Classifiers:
     ]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
     batch_size: Annotated[int, Flag("texts a forward pass", least=1)] = 64
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +138,7 @@ class AttackedClassifiers:
     ]
     out: Annotated[str, Flag("a folder for the results; finished parts in it are not run again")]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +203,7 @@ class SuiteInput(Encoding):
     data: Annotated[str | None, Flag(f"{_SENTEVAL}, for sts, transfer, geometry and adv-sts")] = None
     out: Annotated[str, Flag("a folder for the results; what is done in it is not run again")]
     parts: Annotated[tuple[str, ...] | None, Flag("some of the parts", metavar="PART")] = None
+    label_names: LabelNames = None
     write_cards: Annotated[bool, Flag("write each model's scores into the README.md of its folder")] = False
     seed: Annotated[int, seed_flag("of draws, attacks and resamples")] = 0
     cache_dir: Annotated[str, Flag("where vectors are kept for the next run")] = CACHE_DIR

@@ -44,6 +44,9 @@ ADV_STS_RECIPES = (*(name for name in TEXTATTACK_RECIPES if name != "a2t"), "syn
 SIDES = ("both", "second")
 """which texts of a pair of adversarial STS may change"""
 
+PAIR_ROLES = ("first", "second")
+"""what the two texts of a pair are to a recipe that is told nothing else"""
+
 DEFAULT_BATCH_SIZE = 32
 """texts a pass"""
 
@@ -169,6 +172,15 @@ class AttackedTexts:
         tuple[str, ...], Flag("labels of rows that are left out, as -1 or -", default="none", metavar="LABEL")
     ] = ()
     quoting: Annotated[str, QUOTING] = "auto"
+    pair_roles: Annotated[
+        tuple[str, str] | None,
+        Flag(
+            "what the texts of pairs are to recipes: textfooler and a2t leave a premise as it is",
+            default="the columns' names",
+            metavar=("FIRST", "SECOND"),
+        ),
+    ] = None
+    """None: the names of the columns"""
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) ->
     model.eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pairs = find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"))
+        pairs = find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"), data.roles)
     finally:
         model.train()
     write_pairs(path, pairs, dict(zip(texts, names)))

@@ -38,7 +38,7 @@ def dev_score(data: str, quoting: str = "auto") -> DevScore | None:
     from fastadv.evaluation.vectors.sts import pairs_spearman
 
     path = Path(data).expanduser()
-    if os.path.exists(path):
+    if os.path.isdir(path) or os.path.isfile(path):
         pairs = read_sts_benchmark(path, "dev") if os.path.isdir(path) else read_scored_pairs(path, quoting)
         # What is cut of the texts is said at their first score alone.
         names = iter([data])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastadv.config.schema import Config
 from fastadv.data.batching import BatchOrder, make_loader
+from fastadv.data.labelled.find import roles_of
 from fastadv.data.labelled.labels import LabelMap, describe_classes
 from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.mixture import TrainingRows, describe_sources, weighted_sources
@@ -87,6 +88,11 @@ class TrainingData:
         """Equal for equal sentences cut by equal tokenizers to equal lengths, with equal variants."""
         own = self.text.fingerprint
         return own if self._variant_data is None else f"{own}-{self._variant_data.fingerprint}"
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """What the two texts of labelled pairs are to a recipe of attacks."""
+        return roles_of(self._tokenised[0].text_columns)
 
     @property
     def description(self) -> str:

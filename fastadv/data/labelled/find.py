@@ -4,12 +4,15 @@ Nothing is skipped but empty lines, and rows whose label says that they have non
 names it: whatever else is wrong with a row stops the reading, named by file, row and column.
 """
 
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Collection, Iterator, List, Optional, Protocol, Sequence, Tuple
 
+from fastadv.config.text_attack import PAIR_ROLES
 from fastadv.data.labelled.labels import SKIPPING, UNLABELLED, FoundLabels, LabelledRow, LabelMap, why_no_class
+from fastadv.data.labelled.matching import matched
 from fastadv.data.sources import demo
 from fastadv.data.sources.compressed import kind_of
 from fastadv.data.sources.find import Columns, Files, FoundFiles, FoundRows, find_source, placed_records
@@ -20,6 +23,8 @@ from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, checked_record
 from fastadv.data.sources.senteval_sets import senteval_set
 from fastadv.data.sources.tables import class_names
 from fastadv.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 TEXT, LABEL = "text", "label"
 """what ``field`` and ``label_field`` say by default: where a known data set has no such column, its own is meant"""
@@ -278,6 +283,12 @@ def _class(
     return label
 
 
+def roles_of(columns: Sequence[str]) -> Tuple[str, str]:
+    """The names of a pair's columns in lower case; `PAIR_ROLES` of single texts, and where these are one name."""
+    found = tuple(column.lower() for column in columns)
+    return found if len(set(found)) == 2 else PAIR_ROLES
+
+
 @dataclass
 class LabelledTexts:
     """Labelled texts as they are, in memory; all lists of one length."""
@@ -288,9 +299,34 @@ class LabelledTexts:
     """of pairs; None where there are texts alone"""
     labels: List[int] = field(default_factory=list)
     """ids of ``label_map``"""
+    columns: Tuple[str, ...] = (TEXT,)
+    """what the texts are called: one name, or two of pairs"""
+    is_ordered: bool = False
+    """whether the data say in which order their classes are"""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def roles(self) -> Tuple[str, str]:
+        """What the two texts of a pair are to a recipe of attacks."""
+        return roles_of(self.columns)
+
+    def classes_of(self, model: LabelMap, name: Optional[str] = None) -> LabelMap:
+        """The classes of a model as these data call them (`fastadv.data.labelled.matching`); what is not matched by its
+        name is logged.
+
+        Args:
+            name: the model's, in the log; None: nothing is logged.
+
+        Raises:
+            UserError: a label that is no class of the model.
+        """
+        present = [self.label_map.names[label] for label in dict.fromkeys(self.labels)]
+        found, how = matched(model, self.label_map, present, self.is_ordered)
+        if how is not None and name is not None:
+            logger.info("%s: %s", name, how)
+        return found
 
 
 def read_labelled(
@@ -323,7 +359,8 @@ def read_labelled(
     ids = label_map.ids_of(found)
     texts = list(zip(*(texts for texts, _ in rows)))
     second = list(texts[1]) if len(texts) == 2 else None
-    return LabelledTexts(label_map, list(texts[0]), second, [ids[number] for _, number in rows])
+    labels, is_ordered = [ids[number] for _, number in rows], opened.given is not None
+    return LabelledTexts(label_map, list(texts[0]), second, labels, opened.text_columns, is_ordered)
 
 
 def new_found_labels(opened: LabelledSource, source: str | os.PathLike) -> FoundLabels:

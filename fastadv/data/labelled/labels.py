@@ -90,9 +90,39 @@ class LabelMap:
         config.id2label, config.label2id = self.id2label, self.label2id
 
     @classmethod
-    def from_config(cls, config) -> "LabelMap":
-        """The classes of a model that was saved with them."""
-        return cls(tuple(config.id2label[i] for i in range(len(config.id2label))))
+    def from_config(cls, config, names: Optional[Sequence[str]] = None) -> "LabelMap":
+        """The classes of a model that was saved with them.
+
+        Args:
+            config: of transformers.
+            names: what the classes are called, in the order of their numbers; None: as the configuration says.
+
+        Raises:
+            UserError: one class, classes that are not numbered from 0, two of one name, or another number of ``names``.
+        """
+        given, num_classes = config.id2label, config.num_labels
+        if num_classes < 2:
+            raise UserError(
+                f"the model has {num_classes} class{'es' * (num_classes != 1)} (num_labels): expected a classifier, "
+                "with two or more"
+            )
+        if names is None:
+            if sorted(given) != list(range(len(given))):
+                numbers = ", ".join(map(str, sorted(given)[:_MAX_SHOWN]))
+                raise UserError(
+                    f"the model's configuration numbers its classes {numbers} (id2label): expected 0 to "
+                    f"{len(given) - 1}; --label_names gives their names in the order of the logits"
+                )
+            names = [str(given[number]) for number in range(len(given))]
+        twice = next((name for name in names if list(names).count(name) > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"the model has two classes called {twice!r}: {listed(names)}; expected names that differ, which "
+                "--label_names gives in the order of the logits"
+            )
+        if len(names) != num_classes:
+            raise UserError(f"{len(names)} names of classes, {listed(names)}: the model has {num_classes}")
+        return cls(tuple(names))
 
     def ids_of(self, found: "FoundLabels") -> List[int]:
         """The class of each of a source's labels, in the order they were first found.

@@ -23,7 +23,7 @@ from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, tokenise
 from fastadv.errors import UserError
 
 # Part of every cache key: raise it when labelled rows or their file change.
-LABELLED_VERSION = 1
+LABELLED_VERSION = 2
 
 
 class LabelledText(TokenizedText):
@@ -32,6 +32,8 @@ class LabelledText(TokenizedText):
     * ``label`` int, the id of its class in ``label_map``,
     * ``row`` int, i,
     * ``token_type_ids`` (length,) int8, of pairs alone: which text of ``[CLS] a [SEP] b [SEP]`` a token is of, 0 or 1.
+
+    ``text_columns`` are the names of the text's column, or of the two of pairs.
 
     Made by `build`; `with_labels` gives the same rows by another model's classes. Pickles as its path and classes.
     """
@@ -51,6 +53,7 @@ class LabelledText(TokenizedText):
         """
         super().__init__(path)
         self.source, self.is_pair = source, "token_type_ids" in self._columns
+        self.text_columns = tuple(json.loads(self._metadata[b"columns"]))
         self.found_labels = FoundLabels.from_json(self._metadata[b"labels"], source)
         if len(self):
             self.label_map = self.found_labels.label_map if label_map is None else label_map
@@ -144,7 +147,10 @@ class LabelledText(TokenizedText):
             progress,
         )
         numbered = ((found.add(row.label, row.file, row.where), sentences) for row, sentences in rows)
-        schema, labels = schema_of(1, True, is_pair), lambda: {"labels": found.to_json()}
+        schema, labels = (
+            schema_of(1, True, is_pair),
+            lambda: {"labels": found.to_json(), "columns": json.dumps(opened.text_columns)},
+        )
         text = cls._built(Path(cache_dir), "tokens-labelled", key, source, schema, numbered, report, labels)
         return cls(text.path, os.fspath(source))
 

@@ -16,6 +16,7 @@ from fastadv.encoder.classifier.classification_head import (
     Head,
     LinearHead,
     check_classifiable,
+    classes_of,
     classifier_state,
     labelled_config,
     load_head,
@@ -64,17 +65,19 @@ class Classifier(nn.Module):
         max_length: Optional[int] = None,
         path: str = "auto",
         perturb_at: str = "embedding",
+        label_names: Optional[Sequence[str]] = None,
     ) -> "Classifier":
         """Opens a trained classifier: an export of a supervised run, or what AutoModelForSequenceClassification opens.
 
         Args:
             max_length, path, perturb_at: as `Encoder.from_pretrained` has them.
+            label_names: what the classes are called, in the order of their numbers; None: as the model says.
 
         Raises:
-            UserError: no such model, or none with a trained head.
+            UserError: no such model, none with a trained head, or names that do not fit its classes.
         """
         source = find_model(model)
-        label_map = LabelMap.from_config(source.config)
+        label_map = classes_of(source, label_names)
         pooling = pooling_of_head(source)
         head = load_head(source, label_map, is_trained=True, pooling=pooling)
         encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)

@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
-from fastadv.data.labelled.labels import MARKS, SKIPPING
+from fastadv.data.labelled.labels import MARKS, SKIPPING, LabelMap
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import FILES, kept_arrays, part_path
@@ -129,6 +129,7 @@ class EmbeddingPart(AttackPart):
             max_length=models[0].max_length,
             batch_size=self.batch_size,
             names=[model.name for model in models],
+            label_names={model.model: model.labels for model in models},
         )
         results = run.run(progress)
         found.files += FILES
@@ -266,6 +267,7 @@ class TextPart(AttackPart):
             out=str(out),
             max_length=usable[0].max_length,
             names=[model.name for model in usable],
+            label_names={victims[model.model]: model.labels for model in usable if model.is_classifier},
         )
         protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
 
@@ -318,11 +320,11 @@ def _check_logits(model: SuiteModel, classifier, data: LabelledTexts, source: st
 
 
 def _unknown_label(model: SuiteModel, data: LabelledTexts, source: str) -> Optional[str]:
-    names = dict.fromkeys(data.label_map.names[label] for label in data.labels)
-    unknown = next((name for name in names if name not in model.labels), None)
-    if unknown is None:
-        return None
-    return f"{source} has the label {unknown!r}, which is no class of {model.name} ({', '.join(model.labels)})"
+    try:
+        data.classes_of(LabelMap(model.labels))
+    except UserError as error:
+        return f"{model.name} on {source}: {error}"
+    return None
 
 
 def _can_have_probe(model: SuiteModel) -> bool:
@@ -331,4 +333,6 @@ def _can_have_probe(model: SuiteModel) -> bool:
 
 def _classes(model: SuiteModel, data: _Texts) -> Tuple[str, ...]:
     """Of the classifier that is attacked."""
-    return tuple(model.labels if model.is_classifier else data.train.label_map.names)
+    if model.is_classifier:
+        return data.data.classes_of(LabelMap(model.labels)).names
+    return data.train.label_map.names

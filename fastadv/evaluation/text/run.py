@@ -7,7 +7,7 @@ finds nothing to mix with. Texts that ended in an error are tried again.
 """
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
@@ -52,7 +52,9 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         """UserError for what can be found wrong without reading weights or texts."""
         if self.pairs is not None:
             check_pairs(self.pairs)
-        check_settings(self.settings, [str(source.location) for source in self.check_models()])
+        sources = self.check_models()
+        self.check_classes(sources)
+        check_settings(self.settings, [str(source.location) for source in sources])
         self.data.check()
 
     def describe(self) -> str:
@@ -99,7 +101,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 bias = tuple(control.bias.tolist())
                 return self.attack(self.models[0], name, data, rows, bias, progress)[0]
 
-            runs += control_runs(self.names, lambda name: self._job(model_of[name]).load(), data, attack)
+            runs += control_runs(self.names, lambda name: self._loaded(self._job(model_of[name]), data), data, attack)
         for run, path in zip(runs, rows_files(out, [run.name for run in runs])):
             write_rows(path, run.rows)
         results = write_report(out, runs)
@@ -124,7 +126,8 @@ class TextAttackRun(TextAttackOptions, ModelRun):
             bias: (C,) added to the model's logits.
         """
         job = self._job(model, bias)
-        classifier = job.load()
+        classifier = self._loaded(job, data)
+        job = replace(job, label_names=classifier.label_map.names, roles=data.roles)
         names, own_fingerprint = classifier.label_map.names, fingerprint(classifier)
         parts = [data.first] if data.second is None else [data.first, data.second]
         if bias is None:
@@ -136,6 +139,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         ]
         keys = [RowKey(text.row, *(*text.texts, None)[:2], names[text.label]) for text in texts]
         key = ["text attack", ROWS_VERSION, own_fingerprint, bias, key_of(self.settings)]
+        key += [] if data.second is None else [data.roles]
         path = part_path(self.folder / "parts", key, "csv")
         # What the recipe said of itself when the rows at ``path`` were begun; nothing before.
         facts_path = path.with_suffix(".json")
@@ -173,12 +177,20 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 "recipe": recipe,
                 "versions": versions(),
                 "data": self.data.described(data),
+                "roles": None if data.second is None else list(data.roles),
             },
         }
         return made, facts
 
     def _job(self, model: str, bias: tuple[float, ...] | None = None) -> AttackJob:
-        return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads)
+        names = self.label_names.get(model)
+        return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads, names)
+
+    def _loaded(self, job: AttackJob, data: LabelledTexts):
+        """The job's classifier, its classes called as the data call them."""
+        classifier = job.load()
+        self.call_classes(classifier, job.model, data)
+        return classifier
 
 
 def rows_files(out: Path, names: Sequence[str]) -> list[Path]:
