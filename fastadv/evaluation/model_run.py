@@ -4,6 +4,7 @@ A finished part is a file in ``parts/``, named by a hash of all that has an effe
 stopped run goes on, and a changed setting finds nothing to mix with.
 """
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import check_out
 from fastadv.evaluation.model_names import names_of
 from fastadv.files.json_file import read_json, write_json
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,23 @@ class ModelRun:
             classifier.label_map = data.classes_of(classifier.label_map, model)
         except UserError as error:
             raise UserError(f"{model} on {self.data.source}: {error}") from error
+
+
+def warn_below_chance(model: str, is_right: Sequence[bool], num_classes: int) -> None:
+    """Warns of a model that is right on fewer texts than chance would be: its classes may be called in another order.
+
+    Args:
+        is_right: of each text, before any attack.
+    """
+    num_right = sum(map(bool, is_right))
+    if num_right * num_classes < len(is_right):
+        logger.warning(
+            "%s: %d of %d of the texts are classified as labelled, fewer than by chance; --label_names gives the names "
+            "of its classes in the order of their numbers, if it is another one",
+            model,
+            num_right,
+            len(is_right),
+        )
 
 
 def check_once(models: Sequence[str]) -> None:

@@ -174,10 +174,14 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
     head = ClassificationHead(source.config.hidden_size, len(label_map), layout.activation)
     state = model.state_dict()
     is_known = is_trained or dict(source.config.id2label) == label_map.id2label
-    absent = {key for key in state if any(key == found or key == found[0] for found in info["missing_keys"])}
-    absent |= {found[0] for found in info["mismatched_keys"]}
+    # A name, or a name with both shapes, by the release of transformers.
+    missing, mismatched = (
+        {found if isinstance(found, str) else found[0] for found in info[kind]}
+        for kind in ("missing_keys", "mismatched_keys")
+    )
+    absent = {*missing, *mismatched}
     lacks_head = any(key.startswith((layout.dense, layout.out)) for key in absent)
-    if is_trained and any(found[0].startswith(layout.out) for found in info["mismatched_keys"]):
+    if is_trained and any(key.startswith(layout.out) for key in mismatched):
         raise UserError(
             f"model {source.name!r}: its configuration has {len(label_map)} classes (num_labels, id2label), and the "
             "head in its weights another number"

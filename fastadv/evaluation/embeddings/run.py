@@ -16,7 +16,7 @@ from fastadv.evaluation.embeddings.checks import Check, check_attack
 from fastadv.evaluation.embeddings.classifier_attack import ClassifierUnderAttack, attack_classifier, check_transfer
 from fastadv.evaluation.embeddings.parts import attack_part, fingerprint, kept_arrays
 from fastadv.evaluation.embeddings.report import report, write_rows
-from fastadv.evaluation.model_run import ModelRun, kept_json
+from fastadv.evaluation.model_run import ModelRun, kept_json, warn_below_chance
 from fastadv.evaluation.text.attacked_data import hash_of_texts, on_data
 from fastadv.evaluation.versions import versions
 from fastadv.files.json_file import write_json
@@ -90,6 +90,7 @@ class AttackRun(AttackOnClassifiers):
                     progress=progress,
                     kept=lambda number, make, path_of=path_of: kept_arrays(path_of(number), make),
                 )
+            warn_below_chance(model, results[name].is_right_clean, len(classifier.label_map))
             if self.has_checks:
                 checks[name] = self._checks(path_of("checks"), classifier, data, results[name], progress)
             label_maps[name] = classifier.label_map

@@ -21,7 +21,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
 from fastadv.evaluation.embeddings.parts import fingerprint, part_path
 from fastadv.evaluation.model_names import plain_name
-from fastadv.evaluation.model_run import ModelRun
+from fastadv.evaluation.model_run import ModelRun, warn_below_chance
 from fastadv.evaluation.text.attack import LabelledText, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import on_data
 from fastadv.evaluation.text.control import AttackedModel, control_runs
@@ -166,6 +166,8 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                     yield row
 
         made = complete_rows(path, keys, attack, name, progress)
+        if bias is None:
+            warn_below_chance(model, [row.predicted == row.label for row in made], len(names))
         facts = {
             "model": model,
             "fingerprint": own_fingerprint,
