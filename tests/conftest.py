@@ -197,6 +197,10 @@ def make_step(tiny_encoder):
         built = kind(*given, **(objective_options or {})).to(dtype)
         relative = {"epsilon_relative": 0.1, "alpha": 0.5, "beta": 0.4, "gamma": 0.7}
         settings = perturbation if "epsilon" in perturbation else {**relative, **perturbation}
+        if built.needs.original:
+            from fastadv.objectives.original import OriginalEncoder
+
+            built.original_vectors = OriginalEncoder(encoder)
         detection = None
         if built.needs.detection is not None:
             from fastadv.objectives.sentences.rtd import build_detection

@@ -2,6 +2,9 @@
 
     fastadv prepare-attack-data
     python -m bench.studies.text_study --out runs/study-text
+    python -m bench.studies.text_study --part variants --encoders runs/study-variants --out runs/study-text-variants
+
+Two parts. ``systems``, the default:
 
 Sentiment: sentences of Rotten Tomatoes, out of the demo's package; fine-tuning, SAFER, and ADA and TaiChi on the pairs
 of either attack; attacked by DeepWordBug, PWWS and synonyms. Paraphrase: pairs made of the demo's reviews
@@ -11,7 +14,13 @@ The pairs of texts that ADA and TaiChi train on are those that DeepWordBug and P
 fine-tuning as the victim. All systems of a task train on the same texts, in the same order, from the same weights, for
 the same number of steps; every model is attacked on the same held-out texts, each beside its control
 (`fastadv/evaluation/text/control.py`). Fine-tuning with another seed is not attacked: it says how many of the texts
-that fool fine-tuning fool any other model (`bench/studies/text_study_transfer.py`). Every step is a fastadv command,
+that fool fine-tuning fool any other model (`bench/studies/text_study_transfer.py`).
+
+``variants`` has the same sizes and the sentiment task alone: classifiers that train on each text and on the worst of
+its own edited copies (``text_adversarial``), and classifiers fine-tuned on top of encoders of the sentence study's
+second part, which ``--encoders`` names.
+
+Every step is a fastadv command,
 and finished ones are not done again: a stopped study goes on. It ends in ``study.md``, ``study.png`` and
 ``study.json``.
 """
@@ -26,9 +35,11 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from bench.studies.sentence.variants import VARIANTS as ENCODERS
 from bench.studies.study_runs import in_order, run_logged, write_study
 from bench.studies.text_study_report import Attacked, plot, report
 from fastadv.data.variants.word_sets import WordSets
+from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
 SENTIMENT_NAMES = ("negative", "positive")
@@ -66,6 +77,8 @@ class Arm:
     pairs_of: Optional[str] = None
     """the attack whose pairs it trains on"""
     options: Dict[str, str] = field(default_factory=dict)
+    encoder: Optional[str] = None
+    """the folder of an arm of the sentence study whose encoder is fine-tuned; None: MiniLM as it is"""
 
     @property
     def key(self) -> str:
@@ -87,6 +100,39 @@ ARMS = (
     Arm("sentiment", "taichi-pwws", "taichi", "pwws"),
 )
 ATTACKS = {"sentiment": ("deepwordbug", "pwws", "synonym"), "paraphrase": ("synonym", "antonym")}
+
+
+def _on_variants(name: str, edits: str = "[typos]", encoder: Optional[str] = None, **others: str) -> Arm:
+    """Trained on each text and on the worst of four edited copies of it."""
+    options = {"perturbation.text.edits": edits, "perturbation.text.num_proposals": "4"}
+    options |= {key.replace("__", "."): value for key, value in others.items()}
+    return Arm("sentiment", name, "text_adversarial", options=options, encoder=encoder)
+
+
+SEARCHED, BALANCED = (f"{name}-seed0" for name in ENCODERS.trained_from)
+VARIANT_ARMS = (
+    Arm("sentiment", "fine-tuning", "fine_tuning"),
+    _on_variants("text-typos"),
+    Arm("sentiment", "fine-tuning on worst8-typos", "fine_tuning", encoder=SEARCHED),
+    _on_variants("text-typos on worst8-typos", encoder=SEARCHED),
+    _on_variants("text-both", "[typos, synonyms]"),
+    Arm("sentiment", "fine-tuning on worst8-typos+keep+balance", "fine_tuning", encoder=BALANCED),
+    _on_variants(
+        "text-typos+freelb",
+        objective_options__weight_adversarial="1.0",
+        perturbation__method="freelb",
+        perturbation__num_steps="2",
+        perturbation__norm="l2",
+        perturbation__epsilon_relative="0.2",
+        perturbation__alpha="0.5",
+        perturbation__sigma="0.1",
+    ),
+)
+PARTS = {
+    "systems": {},
+    "variants": {"arms": VARIANT_ARMS, "again": (), "attacks": {"sentiment": ("deepwordbug", "pwws")}},
+}
+SMOKE_VARIANTS = {"arms": VARIANT_ARMS[:2], "attacks": {"sentiment": ("deepwordbug",)}}
 
 SMALL = {
     "arms": [arm for arm in ARMS if arm.pairs_of != "pwws" and arm.name != "bat-triplet"],
@@ -136,7 +182,22 @@ class Study:
     arms: Sequence[Arm] = ARMS
     """fine-tuning of sentiment, the victim, first; of every task fine-tuning before the others"""
     again: Sequence[Arm] = AGAIN
+    encoders: Optional[Path] = None
+    """the sentence study's folder, of arms on top of its encoders"""
     attacks: Mapping[str, Sequence[str]] = field(default_factory=lambda: ATTACKS)
+
+    def check_encoders(self) -> None:
+        """UserError where an arm's encoder is not there."""
+        for arm in self.arms:
+            if arm.encoder is not None and not (self.encoder(arm) / "config.json").exists():
+                raise UserError(
+                    f"{arm.name}: its encoder {arm.encoder} is not in --encoders {self.encoders}; expected the folder "
+                    "of python -m bench.studies.sentence_study --part variants"
+                )
+
+    def encoder(self, arm: Arm) -> Path:
+        """The model that an arm with an ``encoder`` is fine-tuned from."""
+        return (self.encoders or Path()) / arm.encoder / "run" / "model"
 
     def data(self, task: str, split: str) -> Path:
         return self.out / "data" / task / f"{split}.csv"
@@ -172,7 +233,7 @@ class Study:
                 writer = csv.writer(file)
                 writer.writerow(["text", "label"])
                 writer.writerows([texts[row], SENTIMENT_NAMES[labels[row]]] for row in rows)
-        if not self.data("paraphrase", "train").exists():
+        if "paraphrase" in self.attacks and not self.data("paraphrase", "train").exists():
             sizes = ["--train", str(self.num_train), "--dev", "8", "--test", str(self.num_test)]
             folder = str(self.data("paraphrase", "train").parent)
             with self.log("paraphrases").open("w") as log, redirect_stdout(log):
@@ -186,10 +247,12 @@ class Study:
         settings |= {"train.num_epochs": self.num_epochs, "train.seed": self.seed, "train.output_dir": self.folder(arm)}
         if arm.task == "paraphrase":
             settings |= {"data.field": "first", "data.pair_field": "second"}
-        if arm.config in ("safer", "bat_pairwise", "bat_triplet"):
+        if arm.config in ("safer", "bat_pairwise", "bat_triplet") or "synonyms" in str(arm.options):
             settings["data.word_sets"] = self.word_sets
         if arm.pairs_of is not None:
             settings["data.pairs"] = self.pairs(arm.pairs_of)
+        if arm.encoder is not None:
+            settings["encoder.model"] = self.encoder(arm)
         settings |= arm.options
         return ["train", "--config", f"configs/{arm.config}.yaml", *(f"--{key}={v}" for key, v in settings.items())]
 
@@ -246,19 +309,25 @@ class Study:
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=list(PARTS), default="systems")
     parser.add_argument("--out", type=Path, default=Path("runs/study-text"))
+    parser.add_argument("--encoders", type=Path, metavar="DIR", help="of --part variants: the sentence study's folder")
     parser.add_argument("--word_sets", type=Path, default=Path("runs/word_sets.json"), help="of fastadv word-sets")
     parser.add_argument("--attack_data", type=Path, help="the folder of fastadv prepare-attack-data, where not its own")
     parser.add_argument("--smoke", action="store_true", help="a few texts and steps: whether all of it runs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    sizes = {}
+    sizes = dict(PARTS[options.part])
     if options.smoke:
-        sizes = {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1, "processes": 1, **SMALL}
+        small = SMALL if options.part == "systems" else SMOKE_VARIANTS
+        sizes |= {"num_train": 64, "num_attacked": 8, "num_test": 8, "num_epochs": 1, "processes": 1, **small}
         options.out.mkdir(parents=True, exist_ok=True)
         options.word_sets = options.out / "word_sets.json"
         WordSets(SMOKE_SYNONYMS, SMOKE_ANTONYMS, {"made": "by hand, for --smoke"}).save(options.word_sets)
-    study = Study(options.out, options.word_sets, options.attack_data, seed=options.seed, **sizes)
+    study = Study(
+        options.out, options.word_sets, options.attack_data, seed=options.seed, encoders=options.encoders, **sizes
+    )
+    study.check_encoders()
     started = time.monotonic()
     found = study.run()
     text, numbers = report(found)

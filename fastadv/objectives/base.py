@@ -21,6 +21,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.objectives.needs import Needs
 from fastadv.objectives.options import check_bounds
+from fastadv.objectives.original import OriginalEncoder, copy_of
 from fastadv.objectives.ranks import ALONE, Ranks
 from fastadv.objectives.sentences.rtd import ReplacedTokenDetection, build_detection
 from fastadv.objectives.texts.victims import build_victim
@@ -297,6 +298,8 @@ class Objective(nn.Module):
         self.second_classifier: Optional[nn.Module] = None
         # Texts → the victim's probabilities (B, C), constants; no module, so that DeepSpeed does not find it.
         self.victim_probabilities: Optional[Callable[[PackedBatch], Tensor]] = None
+        # Sentences → h (B, D) of the encoder before training, constants; no module either.
+        self.original_vectors: Optional[Callable[[PackedBatch], Tensor]] = None
 
     @classmethod
     def needs_under(cls, options: Mapping[str, Any]) -> Needs:
@@ -344,7 +347,8 @@ class Objective(nn.Module):
             self.second_classifier = copy.deepcopy(self.classifier)
 
     def companions(self, encoder: nn.Module, materials: Materials) -> Companions:
-        """Once, after `bind`: makes the networks that start from the encoder's weights, and reads the victim.
+        """Once, after `bind`: makes the networks that start from the encoder's weights or keep them, and reads the
+        victim.
 
         Raises:
             UserError: no such victim or generator, or one that cannot serve.
@@ -353,9 +357,10 @@ class Objective(nn.Module):
         if needs.victim is not None:
             names, dtype = materials.label_names, materials.frozen_dtype
             self.victim_probabilities = build_victim(needs.victim, encoder, names, dtype)
+        if needs.original:
+            self.original_vectors = OriginalEncoder(encoder, materials.frozen_dtype)
         if needs.second_network:
-            # The tokenizer holds no weights and need not be there twice.
-            second = copy.deepcopy(encoder, {id(encoder.tokenizer): encoder.tokenizer})
+            second = copy_of(encoder)
         if needs.detection is not None:
             detection = build_detection(needs.detection, encoder, materials.token_counts, materials.frozen_dtype)
         return Companions(detection, second)

@@ -103,5 +103,8 @@ class Needs:
     ``objective.decay_of_average``."""
     victim: str | None = None
     """Folder or name of a trained classifier whose probabilities the loss reads: frozen, and outside of checkpoints."""
+    original: bool = False
+    """Whether the loss reads vectors of the sentences by the encoder as it was before training: a frozen copy, outside
+    of checkpoints (`Objective.original_vectors`)."""
     detection: DetectionOptions | None = None
     """Replaced token detection, whose weighed loss is added to what the objective's ``loss`` gives; None: none runs."""

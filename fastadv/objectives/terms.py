@@ -12,6 +12,7 @@ TERMS = frozenset(
         "contrastive",
         "fickle",
         "flip",
+        "keep",
         "kl",
         "kl_adversarial",
         "kl_clean",

@@ -284,6 +284,8 @@ class StepCosts:
         found.update(self.objective.loss_flops(sizes))
         if self.needs.average:
             found["average model"] = passes.forward() + head
+        if self.needs.original:
+            found["original encoder"] = passes.forward()
         if self.victim is not None:
             found["victim"] = Passes(self.victim, batch, is_cls).forward()
         if self.has_detection:

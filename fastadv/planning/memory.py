@@ -34,7 +34,7 @@ class Memory:
     """AdamW's means, and master weights"""
     eta_table: float
     generator: float
-    """or the victim of soft targets, frozen"""
+    """or the victim of soft targets, or the encoder before training: what is frozen"""
     buffers: float
     activations: float
     on_host: float = 0.0
@@ -91,7 +91,8 @@ def memory(
     if stage == 0 and is_half:
         num_copied = 1 + costs.has_detection + costs.needs.second_network
         buffers += 2 * num_copied * (encoder.body.total + encoder.body.trained)
-    num_of_victim = 0 if costs.victim is None else costs.victim.parameters.total
+    num_frozen = 0 if costs.victim is None else costs.victim.parameters.total
+    num_frozen += encoder.parameters.total * costs.needs.original
     has_table = costs.needs.adversarial is not None and costs.search.use_eta
     return Memory(
         weights=weights,
@@ -99,7 +100,7 @@ def memory(
         optimizer=optimizer,
         # A row's norm lies beside it.
         eta_table=4 * encoder.vocab_size * (encoder.embedding_size + 1) if has_table else 0.0,
-        generator=(2 if is_half else 4) * (costs.num_generator_parameters + num_of_victim),
+        generator=(2 if is_half else 4) * (costs.num_generator_parameters + num_frozen),
         buffers=buffers,
         activations=kept,
         on_host=host,

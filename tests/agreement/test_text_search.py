@@ -23,7 +23,10 @@ CASES = {
     "anchor": TextOptions(text_positive="none", weight_text=0.7, temperature=0.3),
     "flip": TextOptions(weight_flip=0.8, flip_margin=0.05, temperature=0.5),
     "flip-alone": TextOptions(text_positive="none", weight_flip=2.0, flip_margin=0.3, temperature=0.5),
+    "keep": TextOptions(weight_keep=0.6, temperature=0.5),
 }
+ORIGINAL = make_parameters(seed=1)
+"""The encoder before training."""
 
 
 def drawn(seed, num_rows=5, num_proposals=4):
@@ -50,14 +53,14 @@ def drawn(seed, num_rows=5, num_proposals=4):
 @lru_cache(maxsize=None)
 def torch_step(name, has_dropout, seed):
     batch, sides = drawn(seed)
-    return run_step(CASES[name], make_parameters(), batch, sides, has_dropout, seed)
+    return run_step(CASES[name], make_parameters(), batch, sides, has_dropout, seed, ORIGINAL)
 
 
 def largest_gap(name, has_dropout, seed, step=None, kind=TextSearch):
     """The largest relative difference between both sides; infinite where they choose differently."""
     options, (batch, sides), parameters = CASES[name], drawn(seed), make_parameters()
     step = torch_step(name, has_dropout, seed) if step is None else step
-    ours = kind(options, parameters)
+    ours = kind(options, parameters, ORIGINAL)
     numbers = ours.search(batch, sides["text"], sides["flip"], step.masks)
     for side, chosen in zip(("text", "flip"), numbers, strict=True):
         if side not in step.texts:
@@ -111,7 +114,7 @@ def test_no_gradient_goes_through_the_choice(name):
             side: [[None if k is None else texts[k]] for texts, k in zip(sides[side], of_side, strict=True)]
             for side, of_side in zip(("text", "flip"), numbers, strict=True)
         }
-        again = run_step(replace(CASES[name]), make_parameters(), batch, alone, True, seed)
+        again = run_step(replace(CASES[name]), make_parameters(), batch, alone, True, seed, ORIGINAL)
         assert again.loss == step.loss
         assert all(np.array_equal(again.grads[key], step.grads[key]) for key in step.grads)
 
@@ -131,7 +134,7 @@ def test_mutant_of_the_torch_code_is_seen(mutant, name):
         batch, sides = drawn(seed)
         with planting.in_torch(mutant):
             try:
-                step = run_step(CASES[name], make_parameters(), batch, sides, True, seed)
+                step = run_step(CASES[name], make_parameters(), batch, sides, True, seed, ORIGINAL)
             except AssertionError:
                 # A pass too many with a graph, or with a mask.
                 return

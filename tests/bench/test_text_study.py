@@ -1,9 +1,13 @@
 """The text study: its tables, from rows made by hand, and what fools one model tried on others."""
 
+import pytest
 import torch
 
+from bench.studies.text_study import PARTS, Study, main
 from bench.studies.text_study_report import Attacked, plot, report
 from bench.studies.text_study_transfer import transferred
+from fastadv import load_config
+from fastadv.errors import UserError
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text_report.report import summary
 from tests.evaluation.attacked import CLASSES, TEXTS, make_classifier
@@ -80,3 +84,22 @@ def test_an_attack_that_hardly_succeeds_is_a_fault():
     assert numbers["faults"][0] in text
     # Of paraphrases nothing is expected.
     assert report({"paraphrase": {"deepwordbug": weak}})[1]["faults"] == []
+
+
+def test_every_classifier_of_the_variants_part_has_settings_that_load(tmp_path):
+    study = Study(tmp_path, tmp_path / "sets.json", None, encoders=tmp_path / "encoders", **PARTS["variants"])
+    loaded = {}
+    for arm in study.arms:
+        _, _, config, *flags = study.training(arm)
+        loaded[arm.name] = load_config(config, flags)
+    assert loaded["text-both"].data.word_sets == str(tmp_path / "sets.json")
+    assert loaded["text-typos"].data.word_sets is None
+    assert loaded["text-typos+freelb"].perturbation.method == "freelb"
+    on_top = [name for name, config in loaded.items() if str(tmp_path / "encoders") in config.encoder.model]
+    assert on_top == [name for name in loaded if " on " in name]
+
+
+def test_an_encoder_that_is_not_there_is_named_before_anything_trains(tmp_path):
+    with pytest.raises(UserError, match="its encoder worst8-typos-seed0 is not in --encoders None"):
+        main(["--part", "variants", "--out", str(tmp_path / "out"), "--word_sets", str(tmp_path / "sets.json")])
+    assert not (tmp_path / "out").exists()

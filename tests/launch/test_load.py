@@ -49,6 +49,7 @@ def test_objective_options_are_completed_with_the_class_defaults():
         "weight_text": 0.0,
         "weight_flip": 0.0,
         "flip_margin": 0.0,
+        "weight_keep": 0.0,
         "weight_adversarial": 1 / 128,
         "weight_rtd": 0.005,
         "rtd_generator": "none",

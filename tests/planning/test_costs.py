@@ -18,6 +18,7 @@ from fastadv.encoder.weights.source import find_model
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import RunFacts
+from fastadv.objectives.original import OriginalEncoder
 from fastadv.objectives.sentences.rtd import build_detection
 from fastadv.planning.cards import CARDS, find_card, peak_flops
 from fastadv.planning.costs import BatchSize, StepCosts, step_flops
@@ -120,6 +121,8 @@ def make_step(config, hf_config, of_encoder=(), of_step=(), num_rows=24):
     objective = kind(encoder.hidden_size, *given, **config.objective_options)
     objective.bind(encoder)
     objective.begin(RunFacts(num_rows, batches_per_epoch=1, total_steps=20, row_labels=np.arange(num_rows) % 2))
+    if objective.needs.original:
+        objective.original_vectors = OriginalEncoder(encoder)
     detection = None
     if objective.needs.detection is not None:
         counts = torch.ones(encoder.vocab_size, dtype=torch.int64)

@@ -12,6 +12,7 @@ from tests.planning.test_costs import counted, make_batch, make_config, make_ste
 CASES = {
     "instead": ({"text_positive": "instead"}, {}),
     "random": ({"text_positive": "instead"}, {"choose": "random"}),
+    "keep": ({"text_positive": "instead", "weight_keep": 1.0}, {}),
     "gradient": ({"text_positive": "instead"}, {"choose": "gradient"}),
     "beside, anchor and flip": ({"text_positive": "beside", "weight_text": 0.5, "weight_flip": 0.5}, {}),
 }

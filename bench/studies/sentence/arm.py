@@ -383,7 +383,7 @@ def run_arm(job: Job, sizes: Sizes, out: Path, files: Files) -> None:
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     facts["machine"] = {"processor": platform.processor() or platform.machine(), **versions}
     write_record(folder, Record(job.arm.name, job.seed, measuring.record.measured, facts))
-    if not job.is_baseline:
+    if not job.keeps_model:
         shutil.rmtree(folder / "run" / "model", ignore_errors=True)
         for victim in (out / "victims").glob(f"{plain_name(job.key)}-????????????"):
             shutil.rmtree(victim)

@@ -188,6 +188,8 @@ class Design:
     """attacks on texts through a probe, of every arm"""
     recipes_at_first: Tuple[str, ...] = ()
     """attacks of seed 0 at equal steps alone"""
+    trained_from: Tuple[str, ...] = ()
+    """arms whose encoders of seed 0 classifiers are fine-tuned from (`bench.studies.text_study`)"""
     has_all_sets: bool = False
     """Whether all seven sets of STS are measured, of seed 0 at equal steps."""
 
@@ -234,9 +236,10 @@ class Job:
         return {name: count for name in names if (count := counts.get(name, sizes.num_texts))}
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether others are compared with it, so that its model is kept."""
-        return any(arm.baseline == self.arm.name for arm in self.design.arms)
+    def keeps_model(self) -> bool:
+        """Whether others are compared with it, or train from it."""
+        is_trained_from = self.seed == 0 and self.arm.name in self.design.trained_from
+        return is_trained_from or any(arm.baseline == self.arm.name for arm in self.design.arms)
 
     @property
     def control(self) -> Optional["Job"]:

@@ -1,35 +1,31 @@
 """The study's second part: sentence encoders that train on a text's own variants (docs/text-search.md).
 
 All arms train as those of the first part do (`bench.studies.sentence.arms.SHARED`: MiniLM, the quickstart's rate, batch
-and head, bfloat16), for 150 steps. The search, the edits, the search over embeddings and balance would make 4 · 3 · 2 ·
-2 = 48 arms, before time and transfer; these 17 answer the questions:
+and head, bfloat16), for 150 steps. All combinations of search, edits, balance, keeping and the search over embeddings
+would be far too many arms; these answer the questions:
 
 | question | arms |
 |---|---|
 | What do typing errors gain at all? | ``untrained``, ``simcse``, ``random-typos``: one drawn copy as the positive |
 | Does the search pay beyond augmentation, and how much of it? | ``random-typos``, ``worst4-typos``, ``worst8-typos``, \
-``gradient-typos``; ``random-both`` beside ``worst8-both`` |
+``gradient-typos``; ``random-typos+keep`` beside ``worst8-typos+keep`` |
 | Typing errors, synonyms, or both? | ``worst8-typos``, ``worst8-synonyms``, ``worst8-both`` |
-| Does the search over embeddings add anything? | ``l2`` (the quickstart), ``worst8-both+l2`` |
-| Does balance move flipped texts off, and at what price? | ``worst8-typos+balance``, ``worst8-both+balance`` |
-| Is it the time? | ``simcse`` and ``random-typos`` in the time of ``worst8-typos``; ``simcse`` in that of \
-``worst4-typos`` |
+| Does keeping near the vectors before training save STS? | ``worst8-typos+keep`` |
+| Does balance move flipped texts off, and at what price? | ``worst8-typos+balance``, ``worst8-typos+keep+balance`` |
+| Does the search over embeddings add anything? | ``worst8-typos+pgd2``, ``worst8-typos+keep+balance+pgd2`` |
+| Is it the time? | ``simcse`` and ``random-typos`` in the time of ``worst8-typos`` |
 | Does it reach edits that were not trained on? | ``worst8-swap+insert`` under the other edits; ``worst8-typos`` under \
 PWWS, ``worst8-synonyms`` under DeepWordBug |
+| Is there more to gain, and what does it cost? | ``worst8-typos+warm`` (a higher temperature) |
 
-Only worst of 8, the most of the search, is combined with edits, embeddings and balance; worst of 4 and gradient say by
-typing errors alone what less of the search costs and gives. Side questions (`_aside`) have seed 0, and three seeds
-where they are named by ``--arms``: with three of all the part would take an hour more.
-
-Classifiers that are fine-tuned on top (plain, and by ``text_adversarial``) are the study's next step: arms whose
-settings train from another arm's model, measured by the same attacks without a probe
-(`bench.studies.sentence.arm.Measuring.run`).
+Side questions (`_aside`) have seed 0, and three seeds where they are named by ``--arms``. Classifiers that are
+fine-tuned on top of these encoders: ``python -m bench.studies.text_study --part variants``.
 """
 
 from dataclasses import replace
 from typing import Dict, Tuple
 
-from bench.studies.sentence.arms import BASELINE, EXPLORATION, SEARCH, TIME, UNTRAINED, Arm, Design, Sizes
+from bench.studies.sentence.arms import BASELINE, EXPLORATION, TIME, UNTRAINED, Arm, Design, Sizes
 
 EDITS = {"typos": "[typos]", "synonyms": "[synonyms]", "both": "[typos, synonyms]", "swap+insert": "[swap, insert]"}
 """what an arm is called by → the edits of its proposals"""
@@ -38,11 +34,22 @@ BALANCE = {
     "objective_options.flip_margin": "0.0",
     "perturbation.text.flips": "[antonym, negation, number, name]",
 }
-L2 = {**SEARCH, "perturbation.norm": "l2"}
-"""the quickstart's search over embeddings"""
+KEEP = {"objective_options.weight_keep": "1.0"}
+WARM = {"objective_options.temperature": "0.2"}
+WIDE = {"perturbation.text.word_share": "[0.3, 0.8]", "perturbation.text.min_letters": "3"}
+PGD = {
+    "objective": "robustsentembed",
+    "objective_options.weight_adversarial": "1.0",
+    "perturbation.method": "pgd",
+    "perturbation.norm": "l2",
+    "perturbation.num_steps": "2",
+    "perturbation.epsilon_relative": "0.2",
+    "perturbation.alpha": "1.0",
+    "perturbation.sigma": "0.0",
+}
+"""two steps over embeddings, each as long as the radius"""
 SEARCHED = "worst8-typos"
 """the arm whose training time is the equal one"""
-SEARCHED_LESS = "worst4-typos"
 
 
 def _variant(choose: str, num_proposals: int, edits: str, cost: float, **others: Dict[str, str]) -> Arm:
@@ -76,24 +83,27 @@ def _in_the_time_of(reference: str, arm: Arm) -> Arm:
 _SIMCSE = Arm(BASELINE, {"objective": "simcse"}, cost=0.75)
 _RANDOM = _variant("random", 1, "typos", 0.8)
 
+_KEPT, _BALANCED = {"keep": KEEP}, {"keep": KEEP, "balance": BALANCE}
+
 ARMS: Tuple[Arm, ...] = (
     _SIMCSE,
     Arm(UNTRAINED, None),
     _variant("worst", 8, "typos", 1.75),
     _in_the_time_of(SEARCHED, _SIMCSE),
     _RANDOM,
+    _variant("worst", 8, "typos", 2.0, **_KEPT),
+    _variant("worst", 8, "typos", 2.8, **_BALANCED),
     _in_the_time_of(SEARCHED, _RANDOM),
-    _variant("worst", 8, "both", 1.75),
-    _variant("worst", 8, "both", 2.6, balance=BALANCE),
-    _variant("worst", 4, "typos", 1.25),
-    _in_the_time_of(SEARCHED_LESS, _SIMCSE),
-    _variant("gradient", 8, "typos", 1.2),
+    _aside(_variant("random", 1, "typos", 1.1, **_KEPT)),
+    _aside(_variant("worst", 4, "typos", 1.25)),
+    _aside(_variant("gradient", 8, "typos", 1.2)),
+    _aside(replace(_variant("worst", 8, "typos", 3.4, **_BALANCED, pgd2=PGD), epsilon=0.2)),
+    _aside(_variant("worst", 8, "both", 1.75)),
     _aside(_variant("worst", 8, "synonyms", 1.75)),
     _aside(_variant("worst", 8, "swap+insert", 1.75)),
     _aside(_variant("worst", 8, "typos", 2.6, balance=BALANCE)),
-    _aside(_variant("random", 1, "both", 0.8)),
-    _aside(Arm("l2", L2, epsilon=0.2, cost=2.4)),
-    _aside(replace(_variant("worst", 8, "both", 3.4, l2=L2), epsilon=0.2)),
+    _aside(replace(_variant("worst", 8, "typos", 2.5, pgd2=PGD), epsilon=0.2)),
+    _aside(_variant("worst", 8, "typos", 1.75, warm=WARM)),
 )
 
 # Embeddings are not attacked: the first part did that.
@@ -127,8 +137,9 @@ VARIANTS = Design(
     ARMS,
     SIZES,
     SMOKE,
-    (BASELINE, "worst8-both+balance"),
+    (BASELINE, "worst8-typos+keep+balance"),
     ("deepwordbug", "textbugger", "pwws"),
+    trained_from=(SEARCHED, "worst8-typos+keep+balance"),
 )
 
 

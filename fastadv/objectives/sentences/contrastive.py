@@ -45,6 +45,8 @@ class ContrastiveObjective(Objective):
         weight_flip: weight of max(0, flip_margin + cos(z, z_flip) - cos(z, z_text)), the mean over sentences that have
             both views; z_flip is the nearest of the copies that say another thing (`perturbation.text.flips`).
         flip_margin: by how much z_flip has to be further from z than z_text is.
+        weight_keep: weight of 1 - cos(h, h_0), and of 1 - cos(h_text, h_0) where there is a text view, each the mean
+            over sentences; h_0 is the vector of the sentence by the encoder before training, and costs one forward.
 
     Raises:
         UserError: z_text both in the place of z+ and as an anchor, which is compared with z+.
@@ -65,6 +67,7 @@ class ContrastiveObjective(Objective):
         weight_text: NotNegative = 0.0,
         weight_flip: NotNegative = 0.0,
         flip_margin: NotNegative = 0.0,
+        weight_keep: NotNegative = 0.0,
     ):
         super().__init__(hidden_size)
         self.temperature = temperature
@@ -73,14 +76,14 @@ class ContrastiveObjective(Objective):
         self.mask_duplicates = mask_duplicates
         self.head = make_head(head, hidden_size)
         self.text_positive, self.weight_text = text_positive, weight_text
-        self.weight_flip, self.flip_margin = weight_flip, flip_margin
+        self.weight_flip, self.flip_margin, self.weight_keep = weight_flip, flip_margin, weight_keep
         is_instead = text_positive == "instead"
         if is_instead and weight_text > 0:
             raise UserError(
                 f"objective_options.weight_text = {weight_text}: expected 0 where objective_options.text_positive is "
                 "instead: an anchor is compared with z+, which is then not computed"
             )
-        self.needs = _with_texts(self.needs, text_positive, weight_text, weight_flip)
+        self.needs = _with_texts(replace(self.needs, original=weight_keep > 0), text_positive, weight_text, weight_flip)
 
     @classmethod
     def needs_under(cls, options: Mapping[str, Any]) -> Needs:
@@ -122,7 +125,8 @@ class ContrastiveObjective(Objective):
         return [views.positive_keys, *([views.text.keys] if self.text_positive == "beside" else [])]
 
     def with_text_terms(self, loss: Tensor, terms: dict[str, Tensor], views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        """``loss`` and its ``terms`` with those of z_text as an anchor and of z_flip, which their weights ask for."""
+        """``loss`` and its ``terms`` with those of z_text as an anchor, of z_flip and of h_0, which their weights ask
+        for."""
         if self.weight_text > 0:
             anchor = self.contrast(views.text.query, views.sentence_ids, views.positive_keys)
             loss, terms = loss + self.weight_text * anchor, {**terms, "loss_text": anchor.detach()}
@@ -131,7 +135,21 @@ class ContrastiveObjective(Objective):
             is_counted = views.text.is_present & views.flip.is_present
             flip = views.masked_mean((self.flip_margin + far - near).clamp(min=0), is_counted)
             loss, terms = loss + self.weight_flip * flip, {**terms, "loss_flip": flip.detach()}
+        if self.weight_keep > 0:
+            keep = self._distance_to_original(views)
+            loss, terms = loss + self.weight_keep * keep, {**terms, "loss_keep": keep.detach()}
         return loss, terms
+
+    def _distance_to_original(self, views: Views) -> Tensor:
+        """The mean of 1 - cos(h, h_0), and of 1 - cos(h_text, h_0) over sentences that have an edited copy."""
+        if self.original_vectors is None:
+            raise ValueError("weight_keep needs original_vectors, which the run sets")
+        original = self.original_vectors(views.batch).to(views.pooled.dtype)
+        distance = views.mean(1 - F.cosine_similarity(views.pooled, original))
+        if views.text is None:
+            return distance
+        of_text = 1 - F.cosine_similarity(views.text.pooled, original)
+        return distance + views.masked_mean(of_text, views.text.is_present)
 
     def contrast(
         self, query: Tensor, sentence_ids: Tensor, *key_sets: Keys, reduction: Literal["none", "mean", "sum"] = "mean"

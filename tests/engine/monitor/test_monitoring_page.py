@@ -43,7 +43,7 @@ def written(make_config, scored_pairs, tmp_path):
     runs.append(
         {
             "objective": "simcse",
-            "objective_options": {"text_positive": "instead", "weight_flip": 0.1},
+            "objective_options": {"text_positive": "instead", "weight_flip": 0.1, "weight_keep": 1.0},
             "perturbation.text.edits": ["typos"],
             "perturbation.text.flips": ["negation"],
         }

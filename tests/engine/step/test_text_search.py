@@ -19,6 +19,7 @@ CASES = {
     "simcse": ("simcse", INSTEAD, {}),
     "simcse, beside and anchor": ("simcse", BESIDE, {}),
     "simcse, flip": ("simcse", {**INSTEAD, "weight_flip": 0.3, "flip_margin": 0.5}, {}),
+    "simcse, keep": ("simcse", {**INSTEAD, "weight_keep": 0.5}, {}),
     "robustsentembed": ("robustsentembed", INSTEAD, {}),
     "robustsentembed, beside": ("robustsentembed", BESIDE, {}),
     "uscal": ("uscal", INSTEAD, {"method": "fgm"}),

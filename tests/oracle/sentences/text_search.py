@@ -18,6 +18,7 @@ class TextOptions:
     weight_text: float = 0.0
     weight_flip: float = 0.0
     flip_margin: float = 0.0
+    weight_keep: float = 0.0
     choose: str = "worst"
     temperature: float = 0.05
     multi_positive: str = "sum"
@@ -34,13 +35,16 @@ class TextMasks:
 
 
 class TextSearch:
-    """SimCSE with views of texts."""
+    """SimCSE with views of texts; ``original`` are the parameters before training."""
 
-    def __init__(self, options, parameters):
-        self.options, self.parameters = options, parameters
+    def __init__(self, options, parameters, original=None):
+        self.options, self.parameters, self.original = options, parameters, original
 
-    def vectors(self, sentences, masks=None, parameters=None):
+    def vectors(self, sentences, masks=None, parameters=None, has_head=True):
+        """z of each sentence, or h."""
         parameters = self.parameters if parameters is None else parameters
+        if not has_head:
+            parameters = {name: value for name, value in parameters.items() if not name.startswith("head")}
         empty = [None] * len(sentences)
         embedding, inner = (empty, empty) if masks is None else (masks.embedding, masks.inner)
         xs = [toy_encoder.embed(parameters, s, m) for s, m in zip(sentences, embedding, strict=True)]
@@ -105,7 +109,18 @@ class TextSearch:
             rows = [i for i in range(len(batch)) if worst[i] is not None and nearest[i] is not None]
             terms = [self.hinge(z[i], z_text[i], z_flip[i]) for i in rows]
             loss = loss + options.weight_flip * sum(terms) / max(1, len(rows))
+        if options.weight_keep > 0:
+            loss = loss + options.weight_keep * self.distance(batch, proposals, worst, masks, parameters)
         return loss
+
+    def distance(self, batch, proposals, worst, masks, parameters):
+        """From the vectors before training, of the sentences and of the text views that there are."""
+        start = self.vectors(batch, None, self.original, has_head=False)
+        h = self.vectors(batch, masks.clean, parameters, has_head=False)
+        h_text = self.vectors(self.texts(batch, proposals, worst), masks.text, parameters, has_head=False)
+        of_text = [1 - cosine(a, b) for a, b, k in zip(h_text, start, worst, strict=True) if k is not None]
+        own = sum(1 - cosine(a, b) for a, b in zip(h, start, strict=True)) / len(batch)
+        return own + sum(of_text) / max(1, len(of_text))
 
     def hinge(self, z, z_text, z_flip):
         gap = self.options.flip_margin + cosine(z, z_flip) - cosine(z, z_text)

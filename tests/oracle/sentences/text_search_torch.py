@@ -8,6 +8,7 @@ from fastadv.config.schema import PerturbationConfig
 from fastadv.config.text_search import TextSearchConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.engine.step.step import Step
+from fastadv.objectives.original import OriginalEncoder
 from fastadv.objectives.sentences.simcse import SimCSE
 from tests.oracle.sentences.text_search import TextMasks
 from tests.oracle.toy_encoder import Masks
@@ -43,14 +44,17 @@ def with_proposals(batch, sides):
     return replace(packed(batch), proposals=proposals)
 
 
-def run_step(options, parameters, batch, sides, has_dropout, seed=0):
+def run_step(options, parameters, batch, sides, has_dropout, seed=0, original=None):
     torch.manual_seed(seed)
-    names = ("text_positive", "weight_text", "weight_flip", "flip_margin", "temperature", "multi_positive")
+    names = ("text_positive", "weight_text", "weight_flip", "flip_margin", "weight_keep", "temperature")
+    names = (*names, "multi_positive")
     objective = SimCSE(ToyEncoder.hidden_size, head="mlp", **{name: getattr(options, name) for name in names}).double()
     linear = objective.head[0]
     weights = {"weight": parameters["head_weight"], "bias": parameters["head_bias"]}
     linear.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     encoder = ToyEncoder(parameters, has_dropout)
+    if original is not None:
+        objective.original_vectors = OriginalEncoder(ToyEncoder(original, has_dropout))
     text = TextSearchConfig(edits=["typos"], choose=options.choose, precision="fp32")
     step = Step(encoder, objective, PerturbationConfig(), text=text).train()
     passes, encode = [], encoder.encode

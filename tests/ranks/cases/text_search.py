@@ -12,6 +12,7 @@ from fastadv.encoder.classifier.classification_head import ClassificationHead
 from fastadv.engine.step.step import Step
 from fastadv.objectives import resolve_objective
 from fastadv.objectives.base import Keys, Views
+from fastadv.objectives.original import OriginalEncoder
 from tests.ranks.cases.steps import LABELS, NUM_CLASSES, SENTENCES
 
 NUM_PROPOSALS, NUM_ROWS = 3, 7
@@ -25,6 +26,7 @@ _SEARCH = {"epsilon_relative": 0.2, "method": "pgd", "norm": "l2", "num_steps": 
 CASES = {
     "instead": ("simcse", {"text_positive": "instead", **_WARM}, EVERYWHERE),
     "beside and anchor": ("simcse", {"text_positive": "beside", "weight_text": 0.5, **_WARM}, EVERYWHERE),
+    "keep, sided": ("simcse", {"text_positive": "instead", "weight_keep": 0.5, **_WARM}, SIDED),
     "flip, sided": ("simcse", {"text_positive": "instead", **_FLIP, **_WARM}, SIDED),
     "with z_adv": ("robustsentembed", {"text_positive": "instead", "weight_adversarial": 0.5, **_WARM}, EVERYWHERE),
     "text_adversarial": ("text_adversarial", {}, SIDED),
@@ -46,6 +48,9 @@ def make_step(folder: str, case: str, dtype=torch.float32) -> Step:
     if kind.needs.labels:
         given = (*given, ClassificationHead(encoder.hidden_size, NUM_CLASSES))
     objective = kind(*given, **options).to(dtype)
+    if objective.needs.original:
+        # As the encoder would be before training.
+        objective.original_vectors = OriginalEncoder(Encoder.from_pretrained(folder, pooling="mean", dtype=dtype))
     text = TextSearchConfig(["typos"], NUM_PROPOSALS, precision="fp32")
     size = 2 if "pieces" in case else None
     return Step(encoder, objective, PerturbationConfig(**_SEARCH), micro_batch_size=size, text=text).train()
