@@ -131,9 +131,14 @@ def placed_records(
         yield from iterate_table(path, fields, report, max_bytes, quoting)
     else:
         for text, where in iterate_lines(path, report, max_bytes):
-            record = record_of_object(text, fields, where, report, numbers) if kind == ".jsonl" else (text,)
-            if record is not None:
-                yield record, where
+            if kind == ".jsonl":
+                record = record_of_object(text, fields, where, report, numbers)
+                if record is not None:
+                    yield record, where
+                continue
+            report.num_with_tabs += "\t" in text
+            report.num_like_json += text[0] == "{" and text[-1] == "}"
+            yield (text,), where
 
 
 class Columns:

@@ -23,7 +23,7 @@ _WORDS = {
     "without_tokens": "without tokens, dropped",
 }
 # Shares above which a reading is doubted. A quarter of the sentences of film reviews are longer than 32 tokens.
-_MANY_FAULTS, _MANY_CUT, _MANY_UNKNOWN = 0.1, 0.5, 0.01
+_MANY_FAULTS, _MANY_OF_ANOTHER_KIND, _MANY_CUT, _MANY_UNKNOWN = 0.1, 0.5, 0.5, 0.01
 
 
 @dataclass
@@ -61,6 +61,10 @@ class LineReport:
     """the lines of these rows"""
     num_quoted: int = 0
     """rows, of a table without quoting, in which a cell that is read begins and ends with a double quote"""
+    num_with_tabs: int = 0
+    """lines of a .txt file that hold a tab"""
+    num_like_json: int = 0
+    """lines of a .txt file that begin and end with braces"""
     num_without_tokens: int = 0
     """sentences dropped because the tokenizer left only special tokens"""
     num_texts: int = 0
@@ -148,6 +152,12 @@ class LineReport:
             (self.num_quoted, "have cells in quotes, which data.quoting = double (--quoting double) takes off"),
         ):
             if count > _MANY_FAULTS * self.num_lines:
+                found.append(f"{count:,} of {self.num_lines:,} lines {what}")
+        for count, what in (
+            (self.num_with_tabs, "hold tabs; the name of a table ends in .tsv"),
+            (self.num_like_json, "look like JSON; the name of a file of JSON lines ends in .jsonl"),
+        ):
+            if count > _MANY_OF_ANOTHER_KIND * self.num_lines:
                 found.append(f"{count:,} of {self.num_lines:,} lines {what}")
         if self.num_cut > _MANY_CUT * self.num_texts:
             found.append(f"{self.num_cut:,} of {self.num_texts:,} texts are cut to {self.max_length} tokens")

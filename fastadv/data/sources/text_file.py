@@ -92,3 +92,8 @@ def decoded(text: str) -> tuple[str, int]:
         return text, 0
     replaced = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return replaced, replaced.count(_REPLACEMENT) - text.count(_REPLACEMENT)
+
+
+def utf8_or_latin1(text: str) -> str:
+    """A text of `open_text`, in Latin-1 where it is no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("latin-1") if _ESCAPED_BYTE.search(text) else text

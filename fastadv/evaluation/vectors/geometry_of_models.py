@@ -145,7 +145,9 @@ def measure_geometry(
                         f"{MIN_SENTENCES} are needed"
                     )
             try:
-                vectors = encode_distinct(encoder, sentences, batch_size, progress=progress)
+                vectors = encode_distinct(
+                    encoder, sentences, batch_size, progress=progress, name=f"{name} on {data.name}"
+                )
                 distances = _distances(encoder, data, sentences, batch_size, seed, progress)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error

@@ -117,6 +117,8 @@ def open_and_read(path):
     [
         ("a.jsonl", '[\n{"text": "one"},\n{"text": "two"}\n]\n', "3 of 4 lines were skipped for their faults"),
         ("a.csv", "text\none, two\nthree\nfour, five\n", "2 of 3 lines were skipped for their faults"),
+        ("snli.txt", "gold\tsentence1\nneutral\tone\n", "2 of 2 lines hold tabs; the name of a table ends in .tsv"),
+        ("a.txt", '{"text": "one"}\n{"text": "two"}\n', "2 of 2 lines look like JSON"),
         (
             "a.tsv",
             'text\n"one"\n"two"\n',
