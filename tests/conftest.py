@@ -86,12 +86,11 @@ def _linear_as_before():
 @pytest.fixture(autouse=True)
 def _log_as_before():
     """The command sends the library's log to the terminal for good; the next test may want it elsewhere."""
-    logs = [logging.getLogger(name) for name in ("fastadv", "fastadv.data")]
-    before = [(list(log.handlers), log.level, log.propagate) for log in logs]
+    log = logging.getLogger("fastadv")
+    handlers, level, propagate = list(log.handlers), log.level, log.propagate
     yield
-    for log, (handlers, level, propagate) in zip(logs, before):
-        log.handlers[:], log.propagate = handlers, propagate
-        log.setLevel(level)
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
 from fastadv.config.commands import EncodeOptions
 from fastadv.errors import SaveFailed, UserError
-from fastadv.files.terminal_log import send_log_to_terminal
+from fastadv.files.terminal_log import remarks_after
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
 
@@ -53,8 +53,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return _train(argv[1:])
         arguments = _build_parser().parse_args(argv)
         # What is said of the texts that a command reads.
-        send_log_to_terminal("fastadv.data")
-        return arguments.run(arguments) or 0
+        with remarks_after("fastadv.data"):
+            return arguments.run(arguments) or 0
     except UserError as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)

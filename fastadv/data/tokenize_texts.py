@@ -54,8 +54,7 @@ def tokenize(
     types = encoded["token_type_ids"] if is_pair and num_types > 1 else [[0] * len(tokens) for tokens in ids]
     report = _counting.get()
     if report is not None:
-        at_limit = [row for row, tokens in enumerate(ids) if len(tokens) == max_length]
-        report.num_cut += _num_longer(tokenizer, max_length, *([texts[row] for row in at_limit] for texts in columns))
+        report.num_cut += _num_cut(tokenizer, max_length, encoded, *columns)
         report.max_length = max_length
         report.num_texts += len(ids)
         report.num_tokens += sum(len(flags) - sum(flags) for flags in special)
@@ -106,13 +105,18 @@ def say_tokens(encoder, name: str, first: Sequence[str], second: Optional[Sequen
     report.say_tokens(name)
 
 
-def _num_longer(tokenizer, max_length: int, first: List[str], second: Optional[List[str]] = None) -> int:
-    """How many texts or pairs have more tokens: those of just so many are not cut."""
-    if not first:
+def _num_cut(tokenizer, max_length: int, encoded, first: List[str], second: Optional[List[str]] = None) -> int:
+    """How many texts or pairs lost tokens: none that has fewer than ``max_length``, and not all that have as many."""
+    at_limit = [row for row, tokens in enumerate(encoded["input_ids"]) if len(tokens) == max_length]
+    encodings = getattr(encoded, "encodings", None)
+    if encodings is not None:
+        return sum(bool(encodings[row].overflowing) for row in at_limit)
+    if not at_limit:
         return 0
+    # A tokenizer in Python keeps nothing of what it cut.
+    columns = [[texts[row] for row in at_limit] for texts in (first, second) if texts is not None]
     longer = tokenizer(
-        first,
-        second,
+        *columns,
         truncation=True,
         max_length=max_length + 1,
         padding=False,
