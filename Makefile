@@ -72,9 +72,11 @@ $(STAMP): pyproject.toml $(NATIVE_SOURCES)
 	$(BIN)/python -m pip install --constraint $(VENV)/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
+# DeepWordBug reads a list of stop words. Where it cannot be had, the run goes on, and the table says what it lacks.
 # Without a GPU the launcher has to be told; with one DeepSpeed finds it.
 quickstart: venv
-	export PATH="$(CURDIR)/$(BIN):$$PATH"; \
+	$(BIN)/fastadv prepare-attack-data --recipe deepwordbug --out $(ATTACK_DATA) || true
+	export PATH="$(CURDIR)/$(BIN):$$PATH" FASTADV_ATTACK_DATA="$(CURDIR)/$(ATTACK_DATA)"; \
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
 	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
@@ -135,8 +137,9 @@ study-variants-smoke: attack-data
 	rm -rf runs/study-variants-smoke
 	$(STUDY) --part variants --smoke --out runs/study-variants-smoke
 
+# Once all are there: the quickstart lays the stop words alone.
+WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/nltk_data/corpora/wordnet/index.sense),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)
 # A file's tests stay in one process: some start several ranks once for all of them.
-WITH_ATTACK_DATA = $(if $(wildcard $(ATTACK_DATA)/manifest.json),export FASTADV_ATTACK_DATA=$(CURDIR)/$(ATTACK_DATA);)
 test: venv
 	$(WITH_ATTACK_DATA) $(BIN)/python -m pytest -m "not several_processes and not mutants" -n $(TEST_PROCESSES) --dist loadfile
 

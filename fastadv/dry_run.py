@@ -18,6 +18,7 @@ from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.checkpoints.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
 from fastadv.errors import UserError
+from fastadv.evaluation.before_after.text_attack import why_not_attacked
 from fastadv.evaluation.text.training_attack import check_attack
 from fastadv.planning.cards import CARDS, LINKS, Card
 from fastadv.planning.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
@@ -106,6 +107,8 @@ def _what_is_done(config: Config) -> list[str]:
         num_pairs = len(read_pairs(data.pairs))
     if evaluation.enabled:
         open_source(evaluation.held_out, data.field, evaluation.held_out_split, quoting=data.quoting)
+        if evaluation.word_sets is not None:
+            WordSets.load(evaluation.word_sets)
     folder = Path(train.output_dir).expanduser()
     check_run_folder(config)
     checkpoint = newest_checkpoint(folder)
@@ -113,6 +116,11 @@ def _what_is_done(config: Config) -> list[str]:
     batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
     measured = f"{evaluation.num_sentences} sentences of {evaluation.held_out}, before and after"
+    if evaluation.num_attacked_texts:
+        why = why_not_attacked(evaluation, encoder.pooling)
+        measured += (
+            f"; DeepWordBug on {evaluation.num_attacked_texts} texts" if why is None else f"; DeepWordBug n/a: {why}"
+        )
     return [
         f"encoder     {encoder.model}, {encoder.pooling} pooling, at most {encoder.max_length} tokens",
         f"data        {describe_sources(data.train)}"

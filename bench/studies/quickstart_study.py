@@ -28,9 +28,10 @@ def arm_config(config_file: str, arm: str, seed: int, folder: Path):
     own = ["--train.seed", str(seed), "--train.output_dir", str(folder), "--evaluation.enabled", "false"]
     config = load_config(config_file, own)
     if arm == "simcse":
-        config.objective = "simcse"
+        config.objective, config.perturbation.text.edits = "simcse", []
         known = inspect.signature(resolve_objective("simcse")).parameters
         config.objective_options = {k: v for k, v in config.objective_options.items() if k in known}
+        config.objective_options |= {"text_positive": "none", "weight_keep": 0.0}
     elif arm == "learning rate 0":
         config.optimizer.lr = 0.0
     return config
@@ -40,16 +41,18 @@ def run_arm(config_file: str, arm: str, seed: int, out: Path, before: dict, held
     """Trains and measures one arm, or reads what an earlier call left; the table of ``before_after.compare``."""
     from fastadv import Encoder, Trainer, load_config
     from fastadv.evaluation.before_after.before_after import compare, load_measurement, measure, save_measurement
+    from fastadv.evaluation.before_after.text_attack import as_far_as_can_be
 
     folder = out / f"{arm.replace(' ', '-')}-seed{seed}"
-    evaluation = load_config(config_file).evaluation
+    config = load_config(config_file)
+    evaluation, missing = as_far_as_can_be(config.evaluation, config.encoder.pooling)
     measured = folder / "after.npz"
     if not measured.exists():
         config = arm_config(config_file, arm, seed, folder)
         Trainer(config).fit()
         encoder = Encoder.from_pretrained(str(folder / "model"))
         save_measurement(measure(encoder, evaluation, held_out, progress=True), measured)
-    return compare(before, load_measurement(measured), evaluation)
+    return compare(before, load_measurement(measured), evaluation, missing)
 
 
 def measure_before(config_file: str, out: Path):
@@ -58,13 +61,15 @@ def measure_before(config_file: str, out: Path):
     from fastadv.engine.build import build_encoder
     from fastadv.evaluation.before_after.before_after import load_measurement, measure, save_measurement
     from fastadv.evaluation.before_after.held_out import load_held_out
+    from fastadv.evaluation.before_after.text_attack import as_far_as_can_be
 
     config = load_config(config_file)
     encoder = build_encoder(config)
-    held_out = load_held_out(config.evaluation, encoder, config.data.field)
+    evaluation, _ = as_far_as_can_be(config.evaluation, encoder.pooling)
+    held_out = load_held_out(evaluation, encoder, config.data.field)
     path = out / "before.npz"
     if not path.exists():
-        save_measurement(measure(encoder, config.evaluation, held_out, progress=True), path)
+        save_measurement(measure(encoder, evaluation, held_out, progress=True), path)
     return load_measurement(path), held_out
 
 

@@ -57,7 +57,12 @@ TokenRadius = Annotated[
 ProbeSize = Annotated[
     int,
     Predicate(lambda value: value == 0 or value >= 16),
-    doc("a whole number of at least 16, or 0 for no probe"),
+    doc("a whole number of at least 16, or 0 for none"),
+]
+WordShares = Annotated[
+    list[float],
+    Predicate(lambda value: all(0 < share <= 1 for share in value) and len(set(value)) == len(value)),
+    doc("a list of different shares of words, more than 0 and at most 1"),
 ]
 Radii = Annotated[list[float], Predicate(_are_radii), doc("a list of one or more different numbers of at least 0")]
 ClassNames = Annotated[

@@ -23,6 +23,7 @@ from fastadv.config.bounds import (
     Sources,
     TokenRadius,
     Trackers,
+    WordShares,
 )
 from fastadv.config.search_plan import Norm, SearchPlan
 from fastadv.config.text_search import TextSearchConfig
@@ -327,7 +328,14 @@ class EvaluationConfig:
     num_steps: Annotated[int, Ge(1)] = 8
     """sign steps of the attack"""
     num_probe_sentences: ProbeSize = 256
-    """labelled sentences on which the sentiment probe is tested"""
+    """labelled sentences on which the sentiment probe is tested; 0: there is no probe"""
+    num_attacked_texts: ProbeSize = 0
+    """the first so many of the probe's sentences, attacked by DeepWordBug through the probe; 0: none. It needs the
+    extra `attack` and its data (docs/attack-data.md); where they are not there the table says so"""
+    typo_shares: WordShares = field(default_factory=list)
+    """shares of the words of the held-out sentences that are mistyped, besides one word; empty: no word is"""
+    word_sets: Name | None = None
+    """of fastadv word-sets: mistyped sentences are compared with antonyms too, besides negations; null: they are not"""
     held_out: Name = "demo:imdb-test"
     """sentences that neither trained nor chose a setting: a source like data.train"""
     held_out_split: Name = "test"

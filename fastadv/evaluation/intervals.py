@@ -47,6 +47,28 @@ def mean_statistic(values: np.ndarray) -> Statistic:
     return lambda counts: counts @ values / values.shape[0]
 
 
+def known_mean_statistic(values: np.ndarray) -> Statistic:
+    """The mean of those ``values`` (N,) that are not NaN.
+
+    All N are resampled, so that two models whose known values are of other sentences meet the same resamples.
+
+    Raises:
+        ValueError: none is known.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    is_known = np.isfinite(values)
+    if not is_known.any():
+        raise ValueError("a mean needs a value that is known")
+    known, filled = is_known.astype(np.float64), np.where(is_known, values, 0.0)
+
+    def statistic(counts: np.ndarray) -> np.ndarray:
+        total = counts @ known
+        # A resample may hold none of the known values: it says no more than the sample.
+        return np.where(total > 0, counts @ filled / np.maximum(total, 1), filled.sum() / known.sum())
+
+    return statistic
+
+
 def log_pair_mean_statistic(kernel: np.ndarray) -> Statistic:
     """The log of the mean of ``kernel`` (N, N; zero diagonal) over pairs of different sentences.
 

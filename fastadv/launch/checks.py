@@ -28,7 +28,7 @@ def check_config(config: Config) -> None:
     for key, hint in field_types().items():
         if conform(value_of(config, key), hint) is MISFIT:
             refuse(config, key, describe(hint))
-    refuse_first(config, chain(_of_sizes(config), _of_encoder(config), _of_engine(config), _of_data(config)))
+    refuse_first(config, chain(*(rules(config) for rules in _RULES)))
 
 
 def refuse_first(config: Config, rules: Iterable[Rule]) -> None:
@@ -143,8 +143,20 @@ def _of_data(config: Config) -> Iterator[Rule]:
         first = columns.setdefault(column, key)
         is_twice = column is not None and first != key
         yield is_twice, f"data.{key}", f"a column other than that of data.{first}"
+
+
+def _of_evaluation(config: Config) -> Iterator[Rule]:
+    evaluation = config.evaluation
     expected = "sentences other than those of data.train, which has the same value"
-    yield config.evaluation.enabled and _is_measured_on_its_own_text(config), "evaluation.held_out", expected
+    yield evaluation.enabled and _is_measured_on_its_own_text(config), "evaluation.held_out", expected
+    most = evaluation.num_probe_sentences
+    expected = f"at most {most}, the value of evaluation.num_probe_sentences, some of which they are"
+    yield evaluation.num_attacked_texts > most, "evaluation.num_attacked_texts", expected
+    is_idle = evaluation.word_sets is not None and not evaluation.typo_shares
+    yield is_idle, "evaluation.word_sets", "null where evaluation.typo_shares is empty"
+
+
+_RULES = (_of_sizes, _of_encoder, _of_engine, _of_data, _of_evaluation)
 
 
 def _is_measured_on_its_own_text(config: Config) -> bool:

@@ -64,6 +64,8 @@ class Chart:
     """x is spread near 0"""
     has_whole_x: bool = False
     """x counts, as steps do: a tick between two of them would say nothing"""
+    has_named_x: bool = False
+    """x is no number: a tick is called by the label of the points there"""
     y_range: Tuple[Optional[float], Optional[float]] = (None, None)
 
     def thinned(self) -> "Chart":

@@ -214,7 +214,10 @@ def _set_ranges(axes: Axes, chart: Chart) -> None:
         high = found_high if high is None else max(high, *values)
         axes.set_ylim(low, high)
     ticks = sorted({point.x.value for one in chart.series for point in one.points})
-    if chart.has_whole_x:
+    if chart.has_named_x:
+        names = {point.x.value: point.label for one in chart.series for point in one.points}
+        axes.set_xticks(ticks, drawn_names([names[tick] for tick in ticks]))
+    elif chart.has_whole_x:
         _set_whole_ticks(axes, ticks)
     elif chart.is_line and ticks and ticks[0] >= 0 and (chart.has_root_scale or 1 < len(ticks) <= _MOST_TICKS):
         _set_radii(axes, ticks, chart.has_root_scale)

@@ -25,6 +25,7 @@ FILES = (
     ("before-*.npz", "the measurement before training, one value a sentence, for a resumed run"),
     ("results.json", "the table before → after as numbers"),
     (PICTURE, "the attack curves as a picture"),
+    ("deepwordbug.log", "what the attack on letters printed"),
 )
 """name or pattern in the run folder, what it is"""
 
@@ -116,6 +117,10 @@ def _config(text: str) -> Dict[str, Any]:
 _ROW_NUMBERS = ("before", "after", "before_low", "before_high", "after_low", "after_high", "difference", "low", "high")
 
 
+_STRENGTHS = {"radius", "max_words", "share"}
+"""how much was done to a sentence; the first of them is in every row"""
+
+
 def _results(path: Path) -> Optional[dict]:
     """None where a row lacks what the page shows of it."""
     try:
@@ -124,12 +129,13 @@ def _results(path: Path) -> Optional[dict]:
         whole = all(
             all(_is_number(row[name]) for name in _ROW_NUMBERS)
             and all(isinstance(row[name], str) for name in ("key", "label", "better"))
-            and (row["radius"] is None or _is_number(row["radius"]))
+            and all(row[name] is None or _is_number(row[name]) for name in _STRENGTHS & {"radius", *row})
             for row in rows
         )
         counts = _is_number(results["num_sentences"]) and _is_number(results["num_steps"])
         is_known = all(_is_number(radius) for radius in results["radii"])
         is_known &= all(isinstance(warning, str) for warning in results.get("warnings", []))
+        is_known &= all(isinstance(one[name], str) for one in results.get("missing", []) for name in ("label", "why"))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return results if rows and whole and counts and is_known else None

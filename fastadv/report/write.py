@@ -31,7 +31,7 @@ def write_report(run_folder: str | Path) -> Path:
     curves = curves_of(run)
     if curves and not (folder / ATTACK).exists():
         with written_aside(folder / PICTURE) as aside:
-            charts_png(curves, aside)
+            charts_png(curves, aside, num_columns=2 if len(curves) % 2 == 0 else None)
     name = folder.resolve().name
     try:
         (source,) = read_sources([folder])

@@ -78,7 +78,7 @@ def test_every_arm_trains_with_settings_that_are_checked():
             given |= {"data.word_sets": "sets.json"} if uses_word_sets(arm) else {}
             config = load_config(None, [f"--{key}={value}" for key, value in given.items()])
             texts[arm.name] = config.perturbation.text
-            assert (config.objective == "robustsentembed") == ("pgd2" in arm.name)
+            assert (config.objective == "robustsentembed") == ("pgd2" in arm.name or "gentle" in arm.name)
     assert texts["worst4-typos"].num_proposals == 4 and texts["worst8-both"].edits == ["typos", "synonyms"]
     assert texts["gradient-typos"].choose == "gradient" and texts["random-typos"].choose == "random"
     assert texts["worst8-typos+balance"].flips == ["antonym", "negation", "number", "name"]
@@ -95,6 +95,14 @@ def test_variants_train_in_the_place_of_the_second_dropout_view_with_what_the_fi
         has_text = "perturbation.text.edits" in settings
         assert has_text == ("objective_options.text_positive" in settings)
         assert has_text == any(f"-{edits}" in (arm.system or arm.name) for edits in TRAINED_EDITS)
+
+
+def test_the_quickstart_is_an_arm():
+    quickstart = load_config("configs/quickstart.yaml")
+    settings = {**SHARED, **VARIANTS.by_name["worst8-typos+keep+gentle"].settings}
+    ours = load_config(None, [f"--{k}={v}" for k, v in settings.items()])
+    for stage in ("encoder", "data", "perturbation", "optimizer", "objective", "objective_options"):
+        assert getattr(ours, stage) == getattr(quickstart, stage)
 
 
 def test_what_is_waited_for_comes_first_and_a_study_cut_short_has_seed_0():

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from fastadv.encoder import Encoder
 from fastadv.evaluation.before_after import before_after
 from fastadv.evaluation.before_after.held_out import load_held_out
+from tests.evaluation.packages import require_textattack, shared_attack_data
 from tests.quick_trainer import Trainer
 
 SUBJECTS = ("the film", "this movie", "that story", "one actor", "every scene", "the plot")
@@ -132,3 +133,58 @@ def test_measuring_changes_nothing_and_other_settings_measure_anew(make_measured
     assert len(measured) == 4 and len(list(folder.glob("before-*.npz"))) == 2 and first.exists()
     rows = {row["key"]: row for row in json.loads((folder / "results.json").read_text())["rows"]}
     assert rows["cosine@0.6"]["before"] != rows["cosine@0.6"]["after"]
+
+
+ON_TEXTS = {
+    "encoder.pooling": "mean",
+    "evaluation.num_probe_sentences": 16,
+    "evaluation.num_attacked_texts": 16,
+    "evaluation.typo_shares": [0.5],
+}
+
+
+def test_an_attack_on_texts_and_mistyped_words_stand_in_the_table_of_a_resumed_run(
+    make_measured_config, labelled, monkeypatch, stop_after
+):
+    require_textattack()
+    monkeypatch.setenv("FASTADV_ATTACK_DATA", str(shared_attack_data()))
+    config = make_measured_config("texts", **ON_TEXTS)
+    folder = Trainer(config, [stop_after(2)]).fit()
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("before-*.npz")}
+    Trainer(config).fit()
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("before-*.npz")} == written and len(written) == 1
+    results = json.loads((folder / "results.json").read_text())
+    rows = {row["key"]: row for row in results["rows"]}
+    bare = Trainer(make_measured_config("bare", **{"encoder.pooling": "mean", "evaluation.enabled": False})).fit()
+    weights, expected = (load_file(run / "model" / "model.safetensors") for run in (folder, bare))
+    assert [name for name in expected if not weights[name].equal(expected[name])] == []
+    # Those that a newcomer came for stand first.
+    assert list(rows)[:5] == [f"deepwordbug@{words}" for words in (1, 2, 3, "any", 0)]
+    assert rows["typos@cosine, 50 % of words"]["before"] < 1 and results["missing"] == []
+    assert results["num_attacked_texts"] == 16 and (folder / "deepwordbug.log").exists()
+    # The probe's sentences are the attacked ones.
+    assert all(rows["deepwordbug@0"][side] == rows["probe@0"][side] for side in ("before", "after"))
+
+
+def test_an_attack_that_cannot_be_run_is_n_a_with_the_reason_until_it_can(
+    make_measured_config, labelled, monkeypatch, stop_after, tmp_path, capsys, caplog
+):
+    monkeypatch.setenv("FASTADV_ATTACK_DATA", str(tmp_path / "nowhere"))
+    config = make_measured_config("without", **ON_TEXTS)
+    folder = Trainer(config, [stop_after(2)]).fit()
+    said = next(record.message for record in caplog.records if record.message.startswith("DeepWordBug"))
+    assert said.startswith("DeepWordBug succeeds: n/a. ")
+    Trainer(config, writes_report=True).fit()
+    results = json.loads((folder / "results.json").read_text())
+    assert [f"{one['label']}: n/a. {one['why']}" for one in results["missing"]] == [said]
+    assert not any(row["key"].startswith("deepwordbug") for row in results["rows"])
+    printed, card = capsys.readouterr().out, (folder / "model" / "README.md").read_text()
+    assert said in printed.splitlines() and said in card.splitlines()
+    assert "| DeepWordBug succeeds | n/a | n/a | n/a | n/a |" in card.splitlines()
+    assert "DeepWordBug succeeds: n/a." in (folder / "report.html").read_text()
+    require_textattack()
+    monkeypatch.setenv("FASTADV_ATTACK_DATA", str(shared_attack_data()))
+    # Nothing is trained any more; both models are measured with the attack.
+    Trainer(config).fit()
+    results = json.loads((folder / "results.json").read_text())
+    assert results["missing"] == [] and results["rows"][0]["key"] == "deepwordbug@1"

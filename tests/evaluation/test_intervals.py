@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fastadv.evaluation.intervals import (
+    known_mean_statistic,
     log_pair_mean_statistic,
     mean_statistic,
     normal_interval,
@@ -51,6 +52,16 @@ def test_paired_statistics_equal_the_interval_of_differences():
     both = paired_statistic_interval(mean_statistic(before), mean_statistic(after), resample_counts(80))
     assert both.value == pytest.approx(paired_interval(before, after).value, abs=1e-14)
     assert both.low == pytest.approx(paired_interval(before, after).low, abs=1e-14)
+
+
+def test_a_mean_of_known_values_is_that_of_the_resample_s_known_ones():
+    values, counts = np.array([1.0, np.nan, 0.0, 4.0]), np.array([[1, 1, 1, 1], [2, 1, 1, 0], [0, 4, 0, 0.0]])
+    # Without a known value a resample says what the sample says.
+    np.testing.assert_allclose(known_mean_statistic(values)(counts), [5 / 3, 2 / 3, 5 / 3], rtol=1e-12)
+    whole = np.array([1.0, 2.0, 0.5, 4.0])
+    np.testing.assert_allclose(known_mean_statistic(whole)(counts), mean_statistic(whole)(counts), rtol=1e-12)
+    with pytest.raises(ValueError, match="a value that is known"):
+        known_mean_statistic(np.full(3, np.nan))
 
 
 def test_coverage_is_near_95_percent():

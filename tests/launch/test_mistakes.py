@@ -152,6 +152,10 @@ IMPOSSIBLE = [
     ("evaluation.num_sentences", "15", "at least 16"),
     ("evaluation.num_steps", "0", "at least 1"),
     ("evaluation.num_probe_sentences", "15", "at least 16, or 0"),
+    ("evaluation.num_attacked_texts", "15", "at least 16, or 0"),
+    ("evaluation.typo_shares", "[0.3, 1.5]", "at most 1"),
+    ("evaluation.typo_shares", "[0]", "more than 0"),
+    ("evaluation.typo_shares", "[0.3, 0.3]", "different"),
     ("evaluation.radii", "[]", "one or more"),
     ("evaluation.radii", "[0.1, -0.2]", "at least 0"),
     ("evaluation.radii", "[0.1, 0.1]", "different"),
@@ -234,6 +238,14 @@ COMBINATIONS = [
             "data.split": "test",
         },
         ["evaluation.held_out", "a/b", "data.train"],
+    ),
+    (
+        {"evaluation.num_attacked_texts": 64, "evaluation.num_probe_sentences": 32},
+        ["evaluation.num_attacked_texts = 64", "at most 32", "evaluation.num_probe_sentences"],
+    ),
+    (
+        {"evaluation.word_sets": "s.json"},
+        ['evaluation.word_sets = "s.json"', "null", "evaluation.typo_shares is empty"],
     ),
     (
         {"data.negative_field": "other"},

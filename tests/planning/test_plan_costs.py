@@ -85,6 +85,12 @@ def test_mistakes_in_what_is_stated_are_one_line(planned, argument, said):
     assert status == 2 and out == "" and err.startswith(f"fastadv: {said}") and err.count("\n") == 1
 
 
+def test_an_attack_that_the_evaluation_cannot_run_is_said(planned):
+    measured = ("--evaluation.enabled=true", "--evaluation.num_attacked_texts=16")
+    _, out, _ = planned(*measured)
+    assert "before and after; DeepWordBug n/a: a linear probe reads mean-pooled vectors" in out
+
+
 def test_a_model_that_cannot_be_built_has_no_costs_and_a_plan_all_the_same(planned, monkeypatch):
     def refuse(*_, **__):
         raise ZeroDivisionError("it looks\nat its weights")

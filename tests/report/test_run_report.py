@@ -9,7 +9,7 @@ import pytest
 
 from fastadv.pages.style import running_mean
 from fastadv.report.content import content_of
-from fastadv.report.run_record import read_series
+from fastadv.report.run_record import read_run, read_series
 from fastadv.report.sources import read_sources
 from fastadv.report.write import write_report
 from tests.report.made import make_run, results_of_a_run
@@ -131,3 +131,44 @@ def test_of_several_runs_those_measured_are_named_and_share_what_was_before(tmp_
     assert len(charts) == 2
     for chart in charts:
         assert [(one.name, one.look, one.is_open) for one in chart.series] == [*after, ("second", 1, False), before]
+
+
+def test_attacks_on_texts_and_mistyped_words_have_their_curves_and_groups(tmp_path):
+    """By names in place of numbers; of the words changed no curve begins where nothing is done."""
+    folder = make_run(tmp_path / "run", 20)
+    results = json.loads((folder / "results.json").read_text())
+    plain = results["rows"][0]
+    words = {"deepwordbug@1": 1, "deepwordbug@any": None}
+    of_attack = [
+        {**plain, "key": key, "label": f"DeepWordBug succeeds, {n}", "max_words": n} for key, n in words.items()
+    ]
+    typos = {"edit": "typos", "metric": "cosine"}
+    of_typos = [
+        {**plain, **typos, "key": f"typos@cosine, {n}", "label": f"cosine to the sentence, typos, {n}", "share": share}
+        for n, share in {"one word": None, "50 % of words": 0.5}.items()
+    ]
+    results["rows"] = [{**row, "radius": None} for row in (*of_attack, *of_typos)] + results["rows"]
+    results["missing"] = [{"label": "DeepWordBug <b>", "why": "no data"}]
+    (folder / "results.json").write_text(json.dumps(results))
+    charts = [c for c in content_of(read_sources([folder])).charts if c.key.startswith("under-attack")]
+    names = [[point.label for point in chart.series[0].points] for chart in charts]
+    assert names[:2] == [["≤ 1", "any"], ["none", "one word", "50 %"]] and len(charts) == 4
+    assert [chart.has_named_x for chart in charts] == [True, True, False, False]
+    text, page = read_page(folder)
+    assert {"DeepWordBug", "mistyped words", "≤ 1", "50 %"} <= set(page.texts)
+    assert "DeepWordBug <b>: n/a. no data" in page.texts and "<td>DeepWordBug &lt;b&gt;</td>" in text
+    # Another run may mistype other shares.
+    other = make_run(tmp_path / "other", 20)
+    results["rows"][3].update(share=0.3)
+    (other / "results.json").write_text(json.dumps(results))
+    (both,) = (c for c in content_of(read_sources([folder, other])).charts if c.key == "under-attack-typos")
+    places = {one.name: [(point.x.value, point.label) for point in one.points] for one in both.series}
+    assert places["run"] == [(0, "none"), (1, "one word"), (3, "50 %")]
+    assert places["other"] == [(0, "none"), (1, "one word"), (2, "30 %")]
+    results["rows"][3].update(share="half")
+    (other / "results.json").write_text(json.dumps(results))
+    assert read_run(other).results is None
+    results["rows"][3].update(share=0.5)
+    results["missing"] = [{"label": "DeepWordBug"}]
+    (folder / "results.json").write_text(json.dumps(results))
+    assert read_run(folder).results is None

@@ -12,7 +12,8 @@ would be far too many arms; these answer the questions:
 | Typing errors, synonyms, or both? | ``worst8-typos``, ``worst8-synonyms``, ``worst8-both`` |
 | Does keeping near the vectors before training save STS? | ``worst8-typos+keep`` |
 | Does balance move flipped texts off, and at what price? | ``worst8-typos+balance``, ``worst8-typos+keep+balance`` |
-| Does the search over embeddings add anything? | ``worst8-typos+pgd2``, ``worst8-typos+keep+balance+pgd2`` |
+| Does the search over embeddings add anything? | ``worst8-typos+pgd2``, ``worst8-typos+keep+balance+pgd2``, and \
+``worst8-typos+keep+gentle`` with half of the radius and a third of the weight |
 | Is it the time? | ``simcse`` and ``random-typos`` in the time of ``worst8-typos`` |
 | Does it reach edits that were not trained on? | ``worst8-swap+insert`` under the other edits; ``worst8-typos`` under \
 PWWS, ``worst8-synonyms`` under DeepWordBug |
@@ -48,6 +49,8 @@ PGD = {
     "perturbation.sigma": "0.0",
 }
 """two steps over embeddings, each as long as the radius"""
+GENTLE = {**PGD, "objective_options.weight_adversarial": "0.3", "perturbation.epsilon_relative": "0.1"}
+"""half of the radius, a third of the weight"""
 SEARCHED = "worst8-typos"
 """the arm whose training time is the equal one"""
 
@@ -98,6 +101,7 @@ ARMS: Tuple[Arm, ...] = (
     _aside(_variant("worst", 4, "typos", 1.25)),
     _aside(_variant("gradient", 8, "typos", 1.2)),
     _aside(replace(_variant("worst", 8, "typos", 3.4, **_BALANCED, pgd2=PGD), epsilon=0.2)),
+    _aside(replace(_variant("worst", 8, "typos", 2.6, **_KEPT, gentle=GENTLE), epsilon=0.1)),
     _aside(_variant("worst", 8, "both", 1.75)),
     _aside(_variant("worst", 8, "synonyms", 1.75)),
     _aside(_variant("worst", 8, "swap+insert", 1.75)),

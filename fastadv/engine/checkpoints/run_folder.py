@@ -7,6 +7,7 @@
     checkpoints/     step-<n>/, and best-step-<n>.safetensors where dev scores choose the weights
     model/           the exported encoder and its card
     before-*.npz     the measurement before training, where evaluation.enabled, for a resumed run
+    deepwordbug.log  what an attack on texts printed, where evaluation.num_attacked_texts
     results.json     both measurements compared
     report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, report.md
 
@@ -96,7 +97,7 @@ def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
             shutil.rmtree(folder / name, ignore_errors=True)
         # Beside an attack.json the picture is of that attack.
         pictures = [] if (folder / ATTACK).exists() else [PICTURE]
-        for pattern in ("metrics.jsonl", "trackers.json", "report.html", *pictures, "before-*.npz"):
+        for pattern in ("metrics.jsonl", "trackers.json", "report.html", *pictures, "before-*.npz", "deepwordbug.log"):
             for path in folder.glob(pattern):
                 path.unlink()
         clear_written(folder)

@@ -6,9 +6,10 @@ training starts; :func:`compare` puts two such measurements side by side with pa
 Shapes: ``N`` sentences, ``M`` labelled sentences that test the probe, ``D`` hidden size.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -18,26 +19,22 @@ from tqdm import tqdm
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
-from fastadv.evaluation.before_after.embedding_attack import (
-    Loss,
-    evaluation_mode,
-    negative_cosine,
-    pgd_attack,
-)
+from fastadv.evaluation.before_after.batches import dropout_distances, in_batches
+from fastadv.evaluation.before_after.embedding_attack import Loss, negative_cosine, pgd_attack
 from fastadv.evaluation.before_after.held_out import HeldOut
 from fastadv.evaluation.before_after.misspelling import misspell
+from fastadv.evaluation.before_after.mistyped import measure_mistyped, mistyped_rows
 from fastadv.evaluation.before_after.probe import fit_probe
+from fastadv.evaluation.before_after.rows import table_row
+from fastadv.evaluation.before_after.text_attack import attack_probe, attack_rows, attack_warnings, num_attacked
 from fastadv.evaluation.intervals import (
     CONFIDENCE,
     NUM_RESAMPLES,
-    Statistic,
     log_pair_mean_statistic,
     mean_statistic,
-    paired_statistic_interval,
     resample_counts,
-    statistic_interval,
 )
-from fastadv.evaluation.vectors.geometry import pair_kernel, squared_distances, unit_vectors
+from fastadv.evaluation.vectors.geometry import pair_kernel, unit_vectors
 from fastadv.files.atomic_file import written_aside
 
 Measurement = Dict[str, np.ndarray]
@@ -48,13 +45,20 @@ PROBE_RADIUS_SHARES = (0.25, 0.5)
 than to move a vector past its neighbours (untrained MiniLM: 0.1 right at 0.05·RMS(X), where retrieval@1 is still 1)"""
 
 _ATTACK_ROWS = {"retrieval": "retrieval@1", "centred_cosine": "centred cosine", "cosine": "cosine"}
-_ENDS = ("low", "high")
 
 
 def measure(
-    encoder, cfg: EvaluationConfig, held_out: HeldOut, batch_size: int = 64, progress: bool = False
+    encoder,
+    cfg: EvaluationConfig,
+    held_out: HeldOut,
+    batch_size: int = 64,
+    progress: bool = False,
+    log: Path = Path(os.devnull),
 ) -> Measurement:
-    """Runs ``encoder`` on the held-out sentences, clean and attacked.
+    """Runs ``encoder`` on the held-out sentences, clean, mistyped and attacked.
+
+    Args:
+        log: a file; what an attack on texts prints goes to its end.
 
     Returns:
         * ``vectors`` (N, D): clean vectors;
@@ -65,15 +69,19 @@ def measure(
           ``noise_retrieval@r`` (N,) at the random start;
         * with a probe: ``probe@0`` (M,) whether it is right on clean sentences, ``probe_misspelt`` (M,) whether it is
           on mistyped ones, and ``probe@r`` (M,) whether it is under an attack on its own cross-entropy, r from
-          :func:`probe_radii`.
+          :func:`probe_radii`;
+        * with ``cfg.num_attacked_texts`` what `text_attack.attack_probe` gives, with ``cfg.typo_shares`` what
+          `mistyped.measure_mistyped` gives.
 
     Raises:
-        UserError: the model's vectors are not finite.
+        UserError: the model's vectors are not finite, or an attack on texts cannot be run here
+            (`text_attack.as_far_as_can_be`).
     """
     num_probe_texts = len(held_out.probe_test[0])
     num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
+    num_attacks += cfg.num_attacked_texts
     with tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
-        model = _Measured(encoder, cfg, batch_size, bar)
+        model = _Measured(encoder, cfg, batch_size, bar, log)
         vectors = model.clean_vectors(held_out.sentences)
         result: Measurement = {
             "vectors": vectors,
@@ -88,18 +96,23 @@ def measure(
             result[_at("centred_cosine", radius)] = _cosines(attacked - mean, vectors - mean)
             result[_at("cosine", radius)] = _cosines(attacked, vectors)
             result[_at("noise_retrieval", radius)] = _is_nearest(at_start, vectors)
+        result.update(measure_mistyped(encoder, cfg, held_out.sentences, batch_size))
         if num_probe_texts:
             result.update(model.probed(held_out))
     return result
 
 
-def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> dict:
+def compare(
+    before: Measurement, after: Measurement, cfg: EvaluationConfig, missing: Sequence[Mapping[str, str]] = ()
+) -> dict:
     """The table as plain numbers, ready for JSON.
 
+    Args:
+        missing: of rows that could not be measured, the ``label`` and in one line ``why``.
+
     Returns:
-        the settings; ``rows``: for each quantity its ``label``, ``radius`` (or None), ``better`` ("higher" or
-        "lower"), ``before``, ``after``, ``difference``, and the bounds ``low``, ``high`` (of the difference, paired),
-        ``before_low``, ``before_high``, ``after_low``, ``after_high``; and ``warnings``, one line each.
+        the settings; ``rows`` (`rows.table_row`): attacks on texts, mistyped sentences, attacks on the embeddings,
+        clean vectors, the probe; ``missing``, as given and more; and ``warnings``, one line each.
 
     Raises:
         ValueError: the two measurements are not of the same sentences and radii.
@@ -114,16 +127,19 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
 
     def mean_row(name: str, label: str, better: str, counts: np.ndarray = counts, radius=None) -> dict:
         statistics = mean_statistic(before[name]), mean_statistic(after[name])
-        return _row(name, label, better, statistics, counts, radius)
+        return table_row(name, label, better, statistics, counts, radius)
 
-    rows = [
+    rows, not_known = attack_rows(before, after, cfg.seed)
+    rows += mistyped_rows(before, after, cfg.seed)
+    rows += [
         mean_row(_at(name, radius), label, "higher", radius=radius)
         for name, label in _ATTACK_ROWS.items()
         for radius in cfg.radii
     ]
     rows.append(mean_row("alignment", "alignment (two dropout masks)", "lower"))
     kernels = pair_kernel(before["vectors"]), pair_kernel(after["vectors"])
-    rows.append(_row("uniformity", "uniformity", "lower", tuple(map(log_pair_mean_statistic, kernels)), counts, None))
+    statistics = tuple(map(log_pair_mean_statistic, kernels))
+    rows.append(table_row("uniformity", "uniformity", "lower", statistics, counts))
     if "probe@0" in before:
         probe_counts = resample_counts(len(before["probe@0"]), seed=cfg.seed)
         names = {
@@ -135,6 +151,7 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
     return {
         "num_sentences": num_sentences,
         "num_probe_sentences": len(before.get("probe@0", [])),
+        "num_attacked_texts": num_attacked(before),
         "radii": [float(radius) for radius in cfg.radii],
         "num_steps": cfg.num_steps,
         "held_out": cfg.held_out,
@@ -142,7 +159,12 @@ def compare(before: Measurement, after: Measurement, cfg: EvaluationConfig) -> d
         "confidence": CONFIDENCE,
         "num_resamples": NUM_RESAMPLES,
         "rows": rows,
-        "warnings": [*masking_warnings("before", before, cfg), *masking_warnings("after", after, cfg)],
+        "missing": [*map(dict, missing), *not_known],
+        "warnings": [
+            warning
+            for which, values in (("before", before), ("after", after))
+            for warning in (*masking_warnings(which, values, cfg), *attack_warnings(which, values))
+        ],
     }
 
 
@@ -160,17 +182,6 @@ def load_measurement(path: str | Path) -> Measurement:
 def probe_radii(cfg: EvaluationConfig) -> List[float]:
     """The radii at which the probe is attacked."""
     return [share * min(cfg.radii) for share in PROBE_RADIUS_SHARES] if cfg.radii else []
-
-
-def _row(
-    key: str, label: str, better: str, statistics: Tuple[Statistic, Statistic], counts: np.ndarray, radius
-) -> dict:
-    before, after = (statistic_interval(statistic, counts) for statistic in statistics)
-    difference = paired_statistic_interval(*statistics, counts)
-    about = {"key": key, "label": label, "radius": None if radius is None else float(radius), "better": better}
-    values = {"before": before.value, "after": after.value, "difference": difference.value}
-    sides = {f"{name}_{end}": getattr(of, end) for name, of in (("before", before), ("after", after)) for end in _ENDS}
-    return {**about, **values, **{end: getattr(difference, end) for end in _ENDS}, **sides}
 
 
 def masking_warnings(which: str, measurement: Measurement, cfg: EvaluationConfig) -> Iterator[str]:
@@ -192,6 +203,8 @@ class _Measured:
     cfg: EvaluationConfig
     batch_size: int
     bar: tqdm
+    log: Path
+    """of attacks on texts"""
 
     def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:
         """(N, D). UserError where one is not finite."""
@@ -209,10 +222,11 @@ class _Measured:
             self.bar.update(len(rows))
             return result.vectors, result.start_vectors
 
-        return _in_batches(self.encoder, texts, run, self.batch_size)
+        return in_batches(self.encoder, texts, run, self.batch_size)
 
     def probed(self, held_out: HeldOut) -> Measurement:
-        """Whether the probe is right (M,): on clean texts, on mistyped ones, and under attack."""
+        """Whether the probe is right (M,): on clean texts, on mistyped ones, and under attack on the embeddings; and
+        what an attack on the first of the texts finds."""
         train_texts, train_labels = held_out.probe_train
         texts, labels = held_out.probe_test[0], np.asarray(held_out.probe_test[1])
         probe = fit_probe(self.clean_vectors(train_texts), train_labels)
@@ -224,35 +238,16 @@ class _Measured:
 
         for radius in probe_radii(self.cfg):
             vectors[_at("probe", radius)], _ = self.attack(texts, loss_of, radius)
-        return {name: probe.is_right(found, labels).astype(np.float64) for name, found in vectors.items()}
+        is_right = {name: probe.is_right(found, labels).astype(np.float64) for name, found in vectors.items()}
+        num = self.cfg.num_attacked_texts
+        if not num:
+            return is_right
+        attacked = texts[:num], labels[:num]
+        return {**is_right, **attack_probe(self.encoder, probe, *attacked, self.cfg, self.log, self.bar.update)}
 
     def tensor(self, array: np.ndarray) -> Tensor:
         """On the encoder's device."""
         return torch.as_tensor(array, device=self.encoder.device)
-
-
-def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int) -> np.ndarray:
-    """(N,) squared distance of a sentence's unit vectors under two dropout masks; the masks come from ``seed``."""
-
-    def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:
-        return tuple(encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
-
-    with evaluation_mode(encoder), torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return squared_distances(*_in_batches(encoder, texts, run, batch_size))
-
-
-def _in_batches(encoder, texts: Sequence[str], run: Callable, batch_size: int) -> Tuple[np.ndarray, ...]:
-    """Runs ``run(batch, rows)`` over batches of near lengths and puts its row-wise tensors back in order."""
-    lengths = [len(tokens) for tokens in encoder.tokenize(list(texts))[0]]
-    order = np.argsort(lengths, kind="stable")
-    parts = []
-    for begin in range(0, len(order), batch_size):
-        rows = order[begin : begin + batch_size].tolist()
-        batch = encoder.pack([texts[row] for row in rows])
-        parts.append([tensor.detach().float().cpu().numpy() for tensor in run(batch, rows)])
-    back = np.argsort(order)
-    return tuple(np.concatenate(column)[back] for column in zip(*parts))
 
 
 def _is_nearest(vectors: np.ndarray, clean: np.ndarray) -> np.ndarray:

@@ -10,23 +10,35 @@ _HEADER = ("", "before", "after", "change", "95 % interval")
 
 def text_table(results: dict) -> str:
     """Aligned lines; ``results`` is what :func:`fastadv.evaluation.before_after.before_after.compare` gives."""
-    table = aligned([_HEADER, *(_cells(row) for row in results["rows"])])
+    table = aligned([_HEADER, *_lines(results)])
     warnings = [f"warning: {warning}" for warning in results.get("warnings", [])]
-    return "\n".join([caption(results), table, *warnings])
+    return "\n".join([caption(results), table, *reasons(results), *warnings])
 
 
 def markdown_table(results: dict) -> str:
     """The same rows as a Markdown table under its caption."""
     lines = [caption(results), "", "| " + " | ".join(_HEADER) + " |", "|---" + "|---:" * (len(_HEADER) - 1) + "|"]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in results["rows"]]
-    return "\n".join(lines)
+    lines += ["| " + " | ".join(cells) + " |" for cells in _lines(results)]
+    return "\n".join([*lines, *(f"\n{reason}" for reason in reasons(results))])
+
+
+def reasons(results: dict) -> List[str]:
+    """Why rows of the table are n/a, a line each."""
+    return [f"{one['label']}: n/a. {one['why']}" for one in results.get("missing", [])]
+
+
+def _lines(results: dict) -> List[List[str]]:
+    missing = [[one["label"], *["n/a"] * (len(_HEADER) - 1)] for one in results.get("missing", [])]
+    return [*missing, *(_cells(row) for row in results["rows"])]
 
 
 def caption(results: dict) -> str:
     """What was measured, in one line."""
+    num_texts = results.get("num_attacked_texts")
     probe = f", probe tested on {results['num_probe_sentences']}" if results.get("num_probe_sentences") else ""
+    letters = f"DeepWordBug through the probe on {num_texts} texts; " if num_texts else ""
     return (
-        f"before → after on {results['num_sentences']} held-out sentences{probe}: PGD on the embeddings, "
+        f"before → after on {results['num_sentences']} held-out sentences{probe}: {letters}PGD on the embeddings, "
         f"{results['num_steps']} steps, linf radius as a multiple of RMS(X)"
     )
 

@@ -82,7 +82,7 @@ class Resources:
         """
         if recipe not in _CLASSES:
             raise UserError(f"recipe {recipe!r} given, expected one of {', '.join(_CLASSES)}")
-        check_attack_data(attack_data_folder(self.data_dir))
+        check_attack_data(attack_data_folder(self.data_dir), recipe)
         if recipe in NEEDS_VECTORS:
             if self.word_vectors is None:
                 raise UserError(

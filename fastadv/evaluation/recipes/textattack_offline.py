@@ -17,6 +17,7 @@ from unittest import mock
 
 from fastadv.errors import UserError
 from fastadv.evaluation.resources.attack_data import attack_data_folder, check_attack_data
+from fastadv.evaluation.resources.attack_data_sources import OF_STOP_WORDS
 
 _ADVICE = "pip install 'fastadv[attack]'"
 
@@ -31,7 +32,8 @@ def load_textattack(data_dir: Optional[str | Path] = None) -> ModuleType:
         UserError: textattack is not installed, or cannot be imported, or the data are not there or damaged.
     """
     folder = attack_data_folder(data_dir)
-    check_attack_data(folder)
+    # Whether they have what a recipe reads is asked where the recipe is known.
+    check_attack_data(folder, OF_STOP_WORDS[0])
     use_nltk_data(folder)
     if "textattack" in sys.modules:
         return sys.modules["textattack"]

@@ -35,6 +35,7 @@ from fastadv.evaluation.resources.attack_data_sources import (
     find_packages,
     opened_deb,
     opened_wheel,
+    sources_of,
 )
 from fastadv.files.hashes import sha256_of_file
 
@@ -49,11 +50,14 @@ def attack_data_folder(data_dir: Optional[str | Path] = None) -> Path:
     return Path(data_dir or os.environ.get(VARIABLE) or "~/.cache/fastadv/attack-data").expanduser()
 
 
-def check_attack_data(folder: Path) -> Mapping[str, Any]:
+def check_attack_data(folder: Path, recipe: Optional[str] = None) -> Mapping[str, Any]:
     """The manifest of a folder whose files are all as they were written.
 
+    Args:
+        recipe: what it reads must be there; None: all that any recipe reads.
+
     Raises:
-        UserError: no attack data are there, or a file is damaged or missing: its name, and what to do.
+        UserError: no attack data are there, they lack some, or a file is damaged or missing: its name, and what to do.
     """
     manifest = _read_manifest(folder)
     if manifest is None:
@@ -63,6 +67,11 @@ def check_attack_data(folder: Path) -> Mapping[str, Any]:
         raise UserError(
             f"attack data at {str(folder)!r}: {', '.join(faults)}; `fastadv prepare-attack-data` makes them anew"
         )
+    lacking = [source.contents for source in sources_of(recipe) if source.name not in manifest["sources"]]
+    if lacking:
+        raise UserError(
+            f"attack data at {str(folder)!r} lack {' and '.join(lacking)}: `fastadv prepare-attack-data` adds them"
+        )
     return manifest
 
 
@@ -70,12 +79,14 @@ def prepare(
     out: Path,
     packages_dir: Optional[str | Path] = None,
     say: Callable[[str], None] = lambda line: None,
+    recipe: Optional[str] = None,
 ) -> str:
-    """Makes the folder, unless it is there and sound.
+    """Makes the folder, unless it is there and sound. What a sound folder already has stays in it.
 
     Args:
         packages_dir: a folder with the packages' files; None: they are fetched by pip and apt-get.
         say: is told each step.
+        recipe: only what it reads; None: what any recipe reads.
 
     Returns:
         What was done, in one line.
@@ -83,20 +94,24 @@ def prepare(
     Raises:
         UserError: ``out`` holds something else, or a package cannot be had or read.
     """
-    manifest = check_out(out)
+    manifest, sources = check_out(out), sources_of(recipe)
     if manifest is not None:
         faults = _faults(out, manifest)
-        if not faults:
+        if not faults and all(source.name in manifest["sources"] for source in sources):
             return f"{out}: already there, {len(manifest['files'])} files as they were written"
-        say(f"{out}: {', '.join(faults)}; making all anew")
+        say(f"{out}: {', '.join(faults) or 'there is more to add'}; making all anew")
+        sources = tuple(source for source in SOURCES if source in sources or source.name in manifest["sources"])
     with tempfile.TemporaryDirectory(prefix="fastadv-attack-data-") as aside:
-        packages = find_packages(packages_dir) if packages_dir is not None else fetch_packages(Path(aside), say)
+        if packages_dir is not None:
+            packages = find_packages(packages_dir, sources)
+        else:
+            packages = fetch_packages(Path(aside), say, sources)
         say("reading the packages")
         files = _files(packages)
-        sources = {name: {"file": path.name, "sha256": sha256_of_file(path)} for name, path in packages.items()}
-    _write(out, files, sources)
+        origins = {name: {"file": path.name, "sha256": sha256_of_file(path)} for name, path in packages.items()}
+    _write(out, files, origins)
     total = sum(len(content) for content in files.values())
-    return f"{out}: {len(files)} files, {total / 1e6:.0f} MB, from {', '.join(s['file'] for s in sources.values())}"
+    return f"{out}: {len(files)} files, {total / 1e6:.1f} MB, from {', '.join(o['file'] for o in origins.values())}"
 
 
 def check_out(out: Path) -> Optional[Mapping[str, Any]]:
@@ -112,27 +127,45 @@ def check_out(out: Path) -> Optional[Mapping[str, Any]]:
 
 
 def _files(packages: Mapping[str, Path]) -> Dict[str, bytes]:
-    """Every file of the folder but the manifest, by path."""
-    llama_index, tagger, wordnet = (packages[source.name] for source in SOURCES)
+    """Every file of the folder but the manifest, by path: what the ``packages`` hold, by name of the source."""
     files: Dict[str, bytes] = {}
-    with opened_wheel(llama_index) as read:
-        cache = "llama_index/core/_static/nltk_cache"
-        for name in ("README", "english"):
-            files[f"corpora/stopwords/{name}"] = read(f"{cache}/corpora/stopwords/{name}")
-        for name in ("README", *(f"english/{name}" for name in _PUNKT_FILES)):
-            files[f"tokenizers/punkt_tab/{name}"] = read(f"{cache}/tokenizers/punkt_tab/{name}")
-    with opened_wheel(tagger) as read:
-        for name, content in tagger_files(read("textblob_aptagger/trontagger-0.1.0.pickle")).items():
-            files[f"taggers/averaged_perceptron_tagger_eng/{name}"] = content
-    files["taggers/universal_tagset/en-ptb.map"] = universal_tagset()
-    with opened_deb(wordnet) as read:
+    for source in SOURCES:
+        if source.name in packages:
+            files.update(_READERS[source.name](packages[source.name]))
+    return {f"nltk_data/{path}": content for path, content in sorted(files.items())}
+
+
+def _stop_words(package: Path) -> Dict[str, bytes]:
+    cache, punkt = "llama_index/core/_static/nltk_cache", [f"english/{name}" for name in _PUNKT_FILES]
+    names = [f"corpora/stopwords/{name}" for name in ("README", "english")]
+    names += [f"tokenizers/punkt_tab/{name}" for name in ("README", *punkt)]
+    with opened_wheel(package) as read:
+        return {name: read(f"{cache}/{name}") for name in names}
+
+
+def _tagger(package: Path) -> Dict[str, bytes]:
+    with opened_wheel(package) as read:
+        weights = tagger_files(read("textblob_aptagger/trontagger-0.1.0.pickle"))
+    files = {f"taggers/averaged_perceptron_tagger_eng/{name}": content for name, content in weights.items()}
+    return {**files, "taggers/universal_tagset/en-ptb.map": universal_tagset()}
+
+
+def _wordnet(package: Path) -> Dict[str, bytes]:
+    with opened_deb(package) as read:
         names = ["cntlist.rev", *(f"{kind}.{part}" for kind in ("data", "index") for part in PARTS_OF_SPEECH)]
         names += [f"{part}.exc" for part in PARTS_OF_SPEECH]
         found = {name: read(f"usr/share/wordnet/{name}") for name in names}
         found["LICENSE"] = read("usr/share/doc/wordnet-base/copyright")
     found.update({"lexnames": lexnames(), "index.sense": index_sense(found)})
-    files.update({f"corpora/wordnet/{name}": content for name, content in found.items()})
-    return {f"nltk_data/{path}": content for path, content in sorted(files.items())}
+    return {f"corpora/wordnet/{name}": content for name, content in found.items()}
+
+
+_READERS: Mapping[str, Callable[[Path], Dict[str, bytes]]] = {
+    "llama-index-core": _stop_words,
+    "textblob-aptagger": _tagger,
+    "wordnet-base": _wordnet,
+}
+"""name of a source → its files by path"""
 
 
 def _write(out: Path, files: Mapping[str, bytes], sources: Mapping[str, Mapping[str, str]]) -> None:
@@ -169,7 +202,9 @@ def _read_manifest(folder: Path) -> Optional[Mapping[str, Any]]:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except ValueError:
         manifest = None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or not _are_entries(manifest.get("files")):
+    is_whole = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    is_whole = is_whole and isinstance(manifest.get("sources"), dict) and _are_entries(manifest.get("files"))
+    if not is_whole:
         raise UserError(f"{path} is damaged or of another version: remove the folder and make it anew")
     return manifest
 

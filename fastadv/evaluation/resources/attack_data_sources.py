@@ -70,6 +70,13 @@ SOURCES = (
     ),
     DataPackage("wordnet-base", "wordnet-base", "wordnet-base_*.deb", is_debian=True, contents="WordNet 3.0"),
 )
+OF_STOP_WORDS = ("deepwordbug",)
+"""recipes that read stop words alone"""
+
+
+def sources_of(recipe: str | None) -> tuple[DataPackage, ...]:
+    """The packages whose data ``recipe`` reads; None: all of them."""
+    return SOURCES[:1] if recipe in OF_STOP_WORDS else SOURCES
 
 
 def find_packages(folder: str | Path, sources: Sequence[DataPackage] = SOURCES) -> Dict[str, Path]:

@@ -4,7 +4,7 @@ So a copy does not depend on which models, which other edits, or how many senten
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Mapping, NamedTuple, Sequence
 
@@ -75,7 +75,7 @@ class RobustnessData:
     @classmethod
     def read(cls, settings: RobustnessSettings) -> "RobustnessData":
         """Raises UserError for an edit that is not known, a file that is not right, or too few sentences."""
-        variants, edits = _variants(settings), _edits(settings)
+        data = cls.of(settings, "", [])
         name, every = _sentences(settings)
         first: dict[str, str] = {}
         for text in every:
@@ -85,7 +85,12 @@ class RobustnessData:
             raise UserError(f"{name} has {len(distinct)} different sentences, at least {MIN_SENTENCES} are needed")
         order = random.Random(settings.seed).sample(range(len(distinct)), len(distinct))
         sentences = [distinct[number] for number in order[: settings.num_sentences]]
-        return cls(name, sentences, len(distinct), variants, edits, _pairs(settings))
+        return replace(data, name=name, sentences=sentences, num_available=len(distinct), pairs=_pairs(settings))
+
+    @classmethod
+    def of(cls, settings: RobustnessSettings, name: str, sentences: list[str]) -> "RobustnessData":
+        """These ``sentences``, in place of those that ``settings`` name, and no pairs. UserError as `read`."""
+        return cls(name, sentences, len(sentences), _variants(settings), _edits(settings), {})
 
     @property
     def sha256(self) -> str:

@@ -10,11 +10,12 @@ is one word.
 import zlib
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from fastadv.config.robustness import RobustnessSettings
+from fastadv.evaluation.before_after.rows import table_row
 from fastadv.evaluation.intervals import (
     CONFIDENCE,
     NUM_RESAMPLES,
@@ -210,39 +211,51 @@ def robustness_rows(
     values on the same copies: for each metric the edits that keep the meaning, and which copy is nearer.
 
     Returns:
-        of each its ``key`` and ``label``, ``radius`` (None), ``better``, ``before``, ``after`` and ``difference``, and
-        the bounds ``before_low``, ``after_high``, ..., ``low`` and ``high`` of the difference. Rows in which no
-        sentence has a place for the edit are left out.
+        of each what `fastadv.evaluation.before_after.rows.table_row` gives, and ``edit``, ``metric`` (of `QUANTITIES`),
+        ``words``, the strength or the flip, ``share``, the strength as a number, and ``num``, the sentences that have a
+        place for the edit. Rows of which there is none are left out.
 
     Raises:
         ValueError: the two are not of the same copies.
     """
-    rows = []
-    for label, of_before in _by_label(before, metrics).items():
-        of_after = _by_label(after, metrics).get(label)
+    rows, values_after = [], _by_row(after, metrics)
+    for about, of_before in _by_row(before, metrics).items():
+        of_after, label = values_after.get(about), about.label
         known = np.isfinite(of_before)
         if of_after is None or len(of_after) != len(known) or (np.isfinite(of_after) != known).any():
             raise ValueError(f"the measurements before and after do not match in {label!r}: measure both on one draw")
-        if not known.any():
-            continue
-        statistics, counts = [mean_statistic(some[known]) for some in (of_before, of_after)], _counts(known.sum(), seed)
-        row = {"key": label, "label": label, "radius": None, "better": "higher"}
-        for side, statistic in zip(("before", "after"), statistics):
-            interval = statistic_interval(statistic, counts)
-            row.update({side: interval.value, f"{side}_low": interval.low, f"{side}_high": interval.high})
-        difference = paired_statistic_interval(*statistics, counts)
-        rows.append({**row, "difference": difference.value, "low": difference.low, "high": difference.high})
+        num = int(known.sum())
+        if num:
+            statistics = mean_statistic(of_before[known]), mean_statistic(of_after[known])
+            key = f"{about.edit}@{about.metric}, {about.words}"
+            rows.append(table_row(key, label, "higher", statistics, _counts(num, seed), **about._asdict(), num=num))
     return rows
 
 
-def _by_label(measured: Measured, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+class _About(NamedTuple):
+    """What a row of the table before → after is of."""
+
+    edit: str
+    metric: str
+    words: str
+    share: float | None = None
+    """None: one word"""
+
+    @property
+    def label(self) -> str:
+        if self.metric == "nearer":
+            return f"{self.edit} nearer than {self.words}"
+        return f"{QUANTITIES[self.metric][0]}, {self.edit}, {self.words}"
+
+
+def _by_row(measured: Measured, metrics: Sequence[str]) -> dict[_About, np.ndarray]:
     values = {
-        f"{QUANTITIES[metric][0]}, {variant.label}": of_variant[metric]
+        _About(one.edit, metric, one.label.removeprefix(f"{one.edit}, "), one.share): of_variant[metric]
         for metric in metrics
-        for variant, of_variant in measured.movement.items()
-        if variant.is_kept and variant != UNCHANGED
+        for one, of_variant in measured.movement.items()
+        if one.is_kept and one != UNCHANGED
     }
-    choices = {f"{edit.edit} nearer than {flip.edit}": nearer for (edit, flip), nearer in measured.choice.items()}
+    choices = {_About(edit.edit, "nearer", flip.edit): nearer for (edit, flip), nearer in measured.choice.items()}
     return {**values, **choices}
 
 

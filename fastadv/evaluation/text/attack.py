@@ -50,7 +50,7 @@ def check_settings(settings: TextAttackSettings, victims: Sequence[str] = ()) ->
     if settings.uses_textattack:
         if importlib.util.find_spec("textattack") is None:
             raise UserError("the recipes need TextAttack, which is not installed: pip install 'fastadv[attack]'")
-        for victim in victims:
+        for victim in victims or (None,):
             resources_of(settings).check(settings.recipe, victim)
 
 

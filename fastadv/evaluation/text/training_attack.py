@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from fastadv.config.text_attack import PAIR_ROLES, TextAttackSettings
 from fastadv.data.variants.text_pairs import Texts
 from fastadv.errors import UserError
-from fastadv.evaluation.text.attack import LabelledText, check_settings, resources_of
+from fastadv.evaluation.text.attack import LabelledText, check_settings
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
 from fastadv.objectives.needs import EpochAttack
@@ -39,10 +39,7 @@ def settings_of(plan: EpochAttack, seed: int = 0) -> TextAttackSettings:
 def check_attack(plan: EpochAttack) -> None:
     """UserError for what is missing on the disk, or in the environment: an epoch before the attack is a long wait."""
     try:
-        settings = settings_of(plan)
-        check_settings(settings)
-        if settings.uses_textattack:
-            resources_of(settings).check(settings.recipe)
+        check_settings(settings_of(plan))
     except UserError as error:
         # Options are named as the command line of the attack has them.
         raise UserError(f"the attack at epochs' starts: {str(error).replace('--', 'objective_options.')}") from error

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fastadv.errors import UserError
-from fastadv.evaluation.before_after.before_after import dropout_distances
+from fastadv.evaluation.before_after.batches import dropout_distances
 from fastadv.evaluation.before_after.held_out import MIN_SENTENCES, draw_distinct
 from fastadv.evaluation.intervals import (
     CONFIDENCE,

@@ -14,6 +14,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.labelled.labels import LabelMap
 from fastadv.encoder.classifier.classification_head import LinearHead
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.errors import UserError
@@ -35,10 +36,7 @@ def probe_victim(encoder, data: LabelledTexts, batch_size: int = 64) -> Classifi
     Raises:
         UserError: another pooling, pairs of texts, one class alone, or vectors that are not finite or all equal.
     """
-    if encoder.pooling != "mean":
-        raise UserError(
-            f"a linear probe reads mean-pooled vectors, and this encoder pools by {encoder.pooling}; no attack on text"
-        )
+    check_pooling(encoder.pooling)
     if data.second is not None:
         raise UserError("a linear probe reads single texts, and the labelled data are pairs")
     labels = np.asarray(data.labels)
@@ -53,19 +51,38 @@ def probe_victim(encoder, data: LabelledTexts, batch_size: int = 64) -> Classifi
     # A feature that never varies carries nothing; its scale of 0 must not divide.
     scale = np.where(scale > 0, scale, 1)
     fitted = LogisticRegression(C=1 / L2_STRENGTH, max_iter=MAX_ITERATIONS).fit((vectors - mean) / scale, labels)
-    weight, bias = fitted.coef_, fitted.intercept_
-    if len(present) == 2:
-        # One logit, of the second class; the first has 0.
+    weight = fitted.coef_ / scale
+    return linear_classifier(encoder, weight, fitted.intercept_ - weight @ mean, data.label_map, present)
+
+
+def check_pooling(pooling: str) -> None:
+    """UserError for vectors that no linear head reads."""
+    if pooling != "mean":
+        raise UserError(
+            f"a linear probe reads mean-pooled vectors, and this encoder pools by {pooling}; no attack on text"
+        )
+
+
+def linear_classifier(
+    encoder, weight: np.ndarray, bias: np.ndarray, label_map: LabelMap, present: Sequence[int]
+) -> Classifier:
+    """The encoder with a linear head.
+
+    Args:
+        weight: (P, D) of the P classes that are ``present``; of two (1, D) will do: the logit of the second.
+        bias: (P,), or (1,) likewise.
+        present: numbers of the classes that the head knows; the others are never named.
+    """
+    if len(present) == 2 and len(weight) == 1:
+        # The logit of the first is 0.
         weight, bias = np.vstack([np.zeros_like(weight), weight]), np.array([0.0, bias[0]])
-    weight = weight / scale
-    head = LinearHead(vectors.shape[1], len(data.label_map))
+    head = LinearHead(weight.shape[1], len(label_map))
     with torch.no_grad():
         head.out.weight.zero_()
-        # A class that no text has is never named.
         head.out.bias.fill_(-1e4)
         head.out.weight[present] = torch.as_tensor(weight, dtype=head.out.weight.dtype)
-        head.out.bias[present] = torch.as_tensor(bias - weight @ mean, dtype=head.out.bias.dtype)
-    return Classifier(encoder, head.to(encoder.dtype).to(encoder.device), data.label_map).eval()
+        head.out.bias[present] = torch.as_tensor(bias, dtype=head.out.bias.dtype)
+    return Classifier(encoder, head.to(encoder.dtype).to(encoder.device), label_map).eval()
 
 
 def draw_train(

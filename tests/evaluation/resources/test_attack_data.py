@@ -316,3 +316,29 @@ for key in ("fine%5:00:00:thin:01", "dog%1:05:00::", "able%3:00:00::", "quickly%
     folder = os.environ["FASTADV_ATTACK_DATA"]
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_recipe_that_reads_stop_words_alone_needs_one_package(packages, tmp_path, capsys):
+    """And what is laid for it is no data for another recipe until the rest is added."""
+    some, out = tmp_path / "some", tmp_path / "out"
+    some.mkdir()
+    for path in packages.glob("llama_index*"):
+        shutil.copy(path, some)
+    command = ["prepare-attack-data", "--out", str(out), "--from", str(some)]
+    assert main([*command, "--recipe", "deepwordbug", "--dry_run"]) == 0
+    assert "would make attack data at" in capsys.readouterr().out and not out.exists()
+    assert main([*command, "--recipe", "deepwordbug"]) == 0
+    assert list(check_attack_data(out, "deepwordbug")["sources"]) == ["llama-index-core"]
+    assert "nltk_data/corpora/stopwords/english" in tree(out) and not (out / WORDNET).exists()
+    for recipe in ("pwws", None):
+        with pytest.raises(UserError, match="lack the weights of the perceptron tagger and WordNet 3.0: `fastadv"):
+            check_attack_data(out, recipe)
+    with pytest.raises(UserError, match="lacks .*apt-get download wordnet-base"):
+        prepare(out, some)
+    said = []
+    prepare(out, packages, said.append)
+    assert said[0].endswith("there is more to add; making all anew")
+    prepare(tmp_path / "whole", packages)
+    assert tree(out) == tree(tmp_path / "whole")
+    # What is there stays, whatever is asked for.
+    assert "already there, 27 files" in prepare(out, packages, recipe="deepwordbug")

@@ -220,10 +220,14 @@ def test_rows_for_the_table_before_and_after():
             interval.high,
         ]
     assert rows[4]["after"] == pytest.approx(np.nanmean(after.choice[TYPOS, FLIP]))
+    about = [[row[name] for name in ("key", "edit", "metric", "words", "share")] for row in (rows[1], rows[4])]
+    assert about == [
+        ["typos@retrieval, 50 % of words", "typos", "retrieval", "50 % of words", 0.5],
+        ["typos@nearer, negation", "typos", "nearer", "negation", None],
+    ]
+    assert [row["num"] for row in rows] == [16] * 4 + [np.isfinite(after.choice[TYPOS, FLIP]).sum()]
     empty = {"vectors": np.eye(16), "alignment": np.ones(16)}
-    assert (
-        rows[0].keys()
-        == compare(empty, empty, SimpleNamespace(seed=0, radii=[], num_steps=1, held_out="x"))["rows"][0].keys()
-    )
+    (other, *_) = compare(empty, empty, SimpleNamespace(seed=0, radii=[], num_steps=1, held_out="x"))["rows"]
+    assert other.keys() < rows[0].keys()
     with pytest.raises(ValueError, match="typos"):
         robustness_rows(before, after._replace(movement={UNCHANGED: after.movement[UNCHANGED]}))

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from fastadv.errors import UserError
-from fastadv.evaluation.before_after.before_after import dropout_distances
+from fastadv.evaluation.before_after.batches import dropout_distances
 from fastadv.evaluation.model_run import check_once
 from fastadv.evaluation.vectors.geometry_chart import short_names
 from fastadv.evaluation.vectors.geometry_of_models import (
