@@ -96,9 +96,11 @@ def say_tokens(encoder, name: str, first: Sequence[str], second: Optional[Sequen
     """Logs how many of some texts, or pairs, an encoder cuts, and how many of their tokens it does not know.
 
     Args:
-        encoder: has ``tokenize``, and for pairs ``tokenize_pairs``.
+        encoder: has ``tokenize``, and for pairs ``tokenize_pairs``; of one that has not there is nothing to say.
         name: what the texts are called.
     """
+    if not hasattr(encoder, "tokenize"):
+        return
     report = LineReport()
     with counting_tokens(report):
         encoder.tokenize(first) if second is None else encoder.tokenize_pairs(first, second)

@@ -51,7 +51,7 @@ def evaluate_sts(
     """
     pairs = read_sts_sets(folder, sets)
     cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
-    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress)
+    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress, "STS")
     scores = {name: spearman_of(cosine, pairs[name].scores) for name, cosine in cosines.items()}
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
@@ -72,7 +72,7 @@ def sts_cosines(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
-    name: Optional[str] = "STS",
+    name: Optional[str] = None,
 ) -> Dict[str, np.ndarray]:
     """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite.
 

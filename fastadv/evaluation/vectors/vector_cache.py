@@ -103,7 +103,7 @@ def encode_distinct(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
-    name: Optional[str] = "texts",
+    name: Optional[str] = None,
 ) -> np.ndarray:
     """Vectors (num_texts, D) of texts that differ.
 
@@ -111,12 +111,12 @@ def encode_distinct(
         encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``. Of one that has
             ``tokenize`` it is logged how many texts are cut.
         cache: that of this encoder; None: all are encoded.
-        name: what the texts are called; None: nothing is logged of them.
+        name: what the texts are called; None: that they are cut is not logged.
 
     Raises:
         UserError: vectors that are not finite.
     """
-    if name is not None and hasattr(encoder, "tokenize"):
+    if name is not None:
         say_tokens(encoder, name, texts)
     if cache is None:
         vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress))
