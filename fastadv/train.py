@@ -6,7 +6,6 @@ line and status 1. SIGTERM ends it with a checkpoint, one line on stdout and sta
 """
 
 import importlib.util
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ if __package__ in (None, ""):
         sys.path.insert(1, str(_package.parent / "kernels"))
 
 from fastadv.errors import SaveFailed, UserError
+from fastadv.files.terminal_log import send_log_to_terminal
 
 if TYPE_CHECKING:
     from fastadv.config.schema import Config
@@ -97,7 +97,7 @@ def _run(argv: list[str]) -> int:
         from fastadv.distributed.processes import adopt_slurm
 
         adopt_slurm()
-    _send_log_to_terminal()
+    send_log_to_terminal()
     config, settings = read_arguments(argv)
     if "print_config" in settings:
         print(to_yaml(config), end="")
@@ -158,35 +158,6 @@ def _end(message: str, status: int, seconds_for_others: Optional[float] = None) 
     message = " ".join(message.split())
     print(f"fastadv: rank {rank}: {message}" if rank else f"fastadv: {message}", file=sys.stderr)
     return status
-
-
-class _Terminal(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time; between two calls of ``main`` it may change."""
-
-    def __init__(self, name: str):
-        self._stream_name = name
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self):
-        return getattr(sys, self._stream_name)
-
-
-def _send_log_to_terminal() -> None:
-    """What the library says of a run: remarks to stdout, warnings to stderr, by the first rank alone."""
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
-    log = logging.getLogger("fastadv")
-    if log.handlers:
-        return
-    remarks, warnings = _Terminal("stdout"), _Terminal("stderr")
-    remarks.addFilter(lambda record: record.levelno < logging.WARNING)
-    warnings.setLevel(logging.WARNING)
-    for handler in (remarks, warnings):
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastadv.config.commands import check_pooling
 from fastadv.data.packing import PackedBatch
+from fastadv.data.tokenize_texts import checked_texts
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
 from fastadv.encoder.attention.layout import padding_of
 from fastadv.encoder.cast import CastWeights
@@ -362,10 +363,13 @@ class Encoder(TextReader, nn.Module):
             progress: show a bar.
             on_batch: called after each batch with its number of texts.
             is_finished: False gives h (num_texts, `pooled_size`), which losses and heads are of; see `finish`.
+
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
         """
         from tqdm import tqdm
 
-        size = self.vector_size if is_finished else self.pooled_size
+        texts, size = checked_texts(texts), self.vector_size if is_finished else self.pooled_size
         vectors = np.empty((len(texts), size), dtype=np.float32)
         chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
         with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:

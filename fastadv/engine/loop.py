@@ -161,7 +161,7 @@ class Trainer:
         self.run = run = build_run(config, self.device, self.encoder)
         self.encoder, self.total_steps = run.encoder, run.data.total_steps
         self.identity = RunIdentity.of(config, run.data.total_steps, run.data.fingerprint)
-        self.comparison = Comparison(config.evaluation, self.run_folder, config.data.field)
+        self.comparison = Comparison(config.evaluation, self.run_folder, config.data)
 
     def _start(self, checkpoint: Path | None, at_end: ExitStack) -> None:
         """The parts that train, at the state of ``checkpoint`` or at the seed's; ``at_end`` closes them."""

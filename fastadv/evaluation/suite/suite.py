@@ -38,6 +38,7 @@ class Suite:
         parts: as `fastadv.evaluation.suite.choice.choose_parts` gives them.
         named: names of the parts that were asked for by name: those that cannot be run make the status 1.
         encoding: how all encoders are opened; by default each as its own files say.
+        label_names: as `find_models` has them.
 
     Raises:
         UserError: models that are not there or are given twice, or an ``out`` that something else lies in.
@@ -49,6 +50,7 @@ class Suite:
     seed: int = 0
     named: Tuple[str, ...] = ()
     encoding: Encoding = Encoding()
+    label_names: Optional[Tuple[str, ...]] = None
 
     def __post_init__(self):
         _check_out(self.out)
@@ -61,7 +63,7 @@ class Suite:
 
     def found_models(self) -> List[SuiteModel]:
         """All models, without their weights."""
-        return find_models(self.systems, self.encoding)
+        return find_models(self.systems, self.encoding, self.label_names)
 
     def plan(self) -> Tuple[List[str], bool]:
         """A line a part: what it would measure, or why it cannot; and whether one that was named cannot."""
