@@ -331,20 +331,54 @@ def test_encode_takes_the_model_s_own_prompt_unless_told(sentence_folder, tmp_pa
     assert "both given" in line
 
 
-def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys):
-    data = write_sick(tmp_path / "senteval")
-    arguments = ["evaluate", "sts", "--model", sentence_folder, "--data", data, "--sets", "SICK-R"]
-    arguments += ["--out", tmp_path / "scores.json", "--cache_dir", tmp_path / "cache"]
-    out, _ = run(arguments, capsys)
-    assert "cls pooling, Normalize, cut to 40 tokens, prompt 'the film : '" in out
-    details = json.loads((tmp_path / "scores.json").read_text())["details"]
-    assert (details["pooling"], details["max_length"], details["prompt"]) == ("cls", 40, "the film : ")
-    data = write_sts_benchmark(tmp_path / "sts", num_pairs=30)
-    arguments = ["evaluate", "geometry", "--model", sentence_folder, "--data", data, "--num_sentences", 20]
-    out, _ = run([*arguments, "--prompt", "", "--out", tmp_path / "geometry"], capsys)
-    assert "cls pooling, Normalize, cut to 40 tokens, no prompt" in out
-    (model,) = json.loads((tmp_path / "geometry/geometry.json").read_text())["models"]
-    assert (model["pooling"], model["prompt"], model["modules"]) == ("cls", "", ["Normalize"])
+# A kind of evaluation → its options, its results, what they say of the model, and the table for a reader.
+SAYING = {
+    "sts": (["--data", "DATA", "--sets", "STS-B"], "out.json", lambda results: results["details"], "STDOUT"),
+    "transfer": (["--data", "DATA", "--sets", "SST-2"], "out.json", lambda results: results["details"], "STDOUT"),
+    "geometry": (
+        ["--data", "DATA", "--num_sentences", 20],
+        "geometry.json",
+        lambda results: results["models"][0],
+        "STDOUT",
+    ),
+    "robustness": (
+        ["--texts", "DATA", "--num_sentences", 16, "--edits", "swap"],
+        "robustness.json",
+        lambda results: results["models"][0],
+        "robustness.md",
+    ),
+    "adv-sts": (
+        ["--data", "DATA", "--max_pairs", 3, "--recipe", "typos"],
+        "attack.json",
+        lambda results: results["models"][0],
+        "STDOUT",
+    ),
+    "all": (
+        ["--data", "DATA", "--parts", "sts", "--cache_dir", "CACHE"],
+        "evaluation.json",
+        lambda results: results["models"][0],
+        "summary.md",
+    ),
+}
+
+
+@pytest.mark.parametrize("prompt", [None, ""])
+@pytest.mark.parametrize("kind", SAYING)
+def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys, kind, prompt):
+    """By default as the model's own files say."""
+    options, name, of_model, table = SAYING[kind]
+    data = write_sts_benchmark(write_sets(tmp_path / "senteval", ["SST-2"], num_rows=12), num_pairs=30)
+    out = tmp_path / ("out.json" if name == "out.json" else "out")
+    options = [{"DATA": data, "CACHE": tmp_path / "cache"}.get(option, option) for option in options]
+    arguments = ["evaluate", kind, "--model", sentence_folder, *options, "--out", out]
+    arguments += ["--cache_dir", tmp_path / "cache"] if kind in ("sts", "transfer") else []
+    printed = run([*arguments, *([] if prompt is None else ["--prompt", prompt])], capsys).out
+    results = of_model(json.loads((out if out.is_file() else out / name).read_text()))
+    expected = ("cls", 40, "the film : " if prompt is None else "", ["Normalize"])
+    assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules")) == expected
+    shown = printed if table == "STDOUT" else (out / table).read_text()
+    said = "prompt 'the film : '" if prompt is None else "no prompt"
+    assert f"cls pooling, Normalize, cut to 40 tokens, {said}" in shown
 
 
 def test_train_takes_a_prompt_as_the_other_commands_do(sentence_folder, tmp_path, capsys, monkeypatch):
