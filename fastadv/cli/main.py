@@ -6,7 +6,6 @@ Every subcommand takes ``--dry_run``: check what was given, say what would be do
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
@@ -21,6 +20,7 @@ from fastadv.cli.prepare_attack_data import add_prepare_attack_data
 from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
 from fastadv.config.commands import EncodeOptions, encoding_words
+from fastadv.distributed.launchers import told_rank
 from fastadv.errors import SaveFailed, UserError
 from fastadv.files.terminal_log import remarks_after
 
@@ -56,7 +56,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         with remarks_after("fastadv.data"):
             return arguments.run(arguments) or 0
     except UserError as error:
-        if int(os.environ.get("RANK", "0")) == 0:
+        if told_rank() == 0:
             print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except SaveFailed as error:

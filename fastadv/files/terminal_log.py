@@ -1,7 +1,6 @@
 """What the library logs, on the terminal of a command."""
 
 import logging
-import os
 import sys
 from contextlib import contextmanager
 from typing import Iterator
@@ -20,9 +19,7 @@ class _Terminal(logging.StreamHandler):
 
 
 def send_log_to_terminal() -> None:
-    """Remarks of the library go to stdout, warnings to stderr, by the first rank alone."""
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
+    """Remarks of the library go to stdout, warnings to stderr."""
     log = logging.getLogger("fastadv")
     if log.handlers:
         return

@@ -37,9 +37,10 @@ class RecipeAttack:
         cls, recipe: str, victim: TextVictim, resources: Resources, roles: Tuple[str, str] = PAIR_ROLES
     ) -> "RecipeAttack":
         """UserError as `build_recipe`."""
+        attack = build_recipe(recipe, victim, resources)
+        # Not before: that tells TextAttack where its data lie, which it looks for when it is imported.
         from textattack.constraints.pre_transformation import InputColumnModification
 
-        attack = build_recipe(recipe, victim, resources)
         attack.goal_function.batch_size = _WHOLE
         for constraint in attack.pre_transformation_constraints:
             # It knows these columns in one order alone.
