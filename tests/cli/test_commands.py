@@ -1,5 +1,6 @@
 """The command line: what each command prints, and that a user's mistake is one line and exit status 2."""
 
+import html
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from fastadv.config.schema import field_types
 from fastadv.encoder import Encoder
 from fastadv.report import write
 from tests.encoder.sentence_files.folders import Folder
-from tests.evaluation.attacked import run
+from tests.evaluation.attacked import SETS, run
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 ROOT = Path(__file__).parents[2]
@@ -333,8 +334,18 @@ def test_encode_takes_the_model_s_own_prompt_unless_told(sentence_folder, tmp_pa
 
 # A kind of evaluation → its options, its results, what they say of the model, and the table for a reader.
 SAYING = {
-    "sts": (["--data", "DATA", "--sets", "STS-B"], "out.json", lambda results: results["details"], "STDOUT"),
-    "transfer": (["--data", "DATA", "--sets", "SST-2"], "out.json", lambda results: results["details"], "STDOUT"),
+    "sts": (
+        ["--data", "DATA", "--sets", "STS-B", "--cache_dir", "CACHE"],
+        "out.json",
+        lambda results: results["details"],
+        "STDOUT",
+    ),
+    "transfer": (
+        ["--data", "DATA", "--sets", "SST-2", "--cache_dir", "CACHE"],
+        "out.json",
+        lambda results: results["details"],
+        "STDOUT",
+    ),
     "geometry": (
         ["--data", "DATA", "--num_sentences", 20],
         "geometry.json",
@@ -348,13 +359,13 @@ SAYING = {
         "robustness.md",
     ),
     "adv-sts": (
-        ["--data", "DATA", "--max_pairs", 3, "--recipe", "typos"],
-        "attack.json",
+        ["--data", "DATA", "--max_pairs", 3, "--recipe", "synonym", "--word_sets", "SETS"],
+        "text-attack.json",
         lambda results: results["models"][0],
-        "STDOUT",
+        "text-attack.html",
     ),
     "all": (
-        ["--data", "DATA", "--parts", "sts", "--cache_dir", "CACHE"],
+        ["--data", "DATA", "--parts", "geometry", "--cache_dir", "CACHE"],
         "evaluation.json",
         lambda results: results["models"][0],
         "summary.md",
@@ -369,14 +380,15 @@ def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_pat
     options, name, of_model, table = SAYING[kind]
     data = write_sts_benchmark(write_sets(tmp_path / "senteval", ["SST-2"], num_rows=12), num_pairs=30)
     out = tmp_path / ("out.json" if name == "out.json" else "out")
-    options = [{"DATA": data, "CACHE": tmp_path / "cache"}.get(option, option) for option in options]
+    SETS.save(tmp_path / "sets.json")
+    paths = {"DATA": data, "CACHE": tmp_path / "cache", "SETS": tmp_path / "sets.json"}
+    options = [paths.get(option, option) for option in options]
     arguments = ["evaluate", kind, "--model", sentence_folder, *options, "--out", out]
-    arguments += ["--cache_dir", tmp_path / "cache"] if kind in ("sts", "transfer") else []
     printed = run([*arguments, *([] if prompt is None else ["--prompt", prompt])], capsys).out
     results = of_model(json.loads((out if out.is_file() else out / name).read_text()))
     expected = ("cls", 40, "the film : " if prompt is None else "", ["Normalize"])
     assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules")) == expected
-    shown = printed if table == "STDOUT" else (out / table).read_text()
+    shown = printed if table == "STDOUT" else html.unescape((out / table).read_text())
     said = "prompt 'the film : '" if prompt is None else "no prompt"
     assert f"cls pooling, Normalize, cut to 40 tokens, {said}" in shown
 

@@ -50,10 +50,19 @@ def test_a_slow_tokenizer_counts_the_same(encoder):
     from fastadv.data.tokenize_texts import tokenize
 
     slow = Slow.from_pretrained(encoder.tokenizer.name_or_path)
+    for prompt, expected in {"": (5, 2, 13, 2, 5), "the film ": (5, 4, 15, 1, 5)}.items():
+        report = LineReport()
+        with counting_tokens(report):
+            tokenize(slow, 5, TEXTS, prompt=prompt)
+        assert counts_of(report) == expected
+
+
+def test_a_prompt_takes_room_of_every_text(encoder):
+    encoder.set_prompt("the film ")
     report = LineReport()
     with counting_tokens(report):
-        tokenize(slow, 5, TEXTS)
-    assert counts_of(report) == (5, 2, 13, 2, 5)
+        tokens, _ = encoder.tokenize(TEXTS)
+    assert [len(row) for row in tokens] == [5] * 5 and counts_of(report) == (5, 4, 15, 1, 5)
 
 
 @pytest.mark.parametrize("max_length, num_cut", [(6, 3), (7, 1), (8, 1), (9, 0)])

@@ -94,7 +94,6 @@ def _page(record: dict, tables: Sequence[Table], charts: Sequence[Chart]) -> str
         for chart in charts
     )
     body = f'<header><h1>{title}</h1><p class="lead">{shown(title_of(record))}</p></header>\n'
-    body += f'{bullets(_model_words(record))}<div class="charts">{figures}</div>\n' + "".join(
-        table.html() for table in tables
-    )
+    body += bullets(_model_words(record)) + f'<div class="charts">{figures}</div>\n'
+    body += "".join(table.html() for table in tables)
     return html_page(title, body + "".join(map(paragraph, _NOTES)))
