@@ -148,6 +148,9 @@ class PerturbationConfig:
     """one gradient a step at the mix of both chains, or one at each chain"""
     inner_dropout: Literal["off", "frozen"] | None = None
     """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, else off"""
+    start_step: Annotated[int, Ge(0)] = 0
+    """optimizer steps before the search begins, as long as a new head has learnt nothing worth attacking; until then
+    delta and eta are 0"""
     perturb_at: Literal["embedding", "word"] = "embedding"
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
     perturb_special_tokens: bool = True
