@@ -23,7 +23,7 @@ if __package__ in (None, ""):
     if importlib.util.find_spec("fastadv_kernels") is None:
         sys.path.insert(1, str(_package.parent / "kernels"))
 
-from fastadv.errors import SaveFailed, UserError
+from fastadv.errors import SaveFailed, UserError, require_docstrings
 
 if TYPE_CHECKING:
     from fastadv.config.schema import Config
@@ -41,6 +41,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if "-h" in argv or "--help" in argv:
             from fastadv.launch.help import help_text, named_objective
 

@@ -21,7 +21,7 @@ from fastadv.cli.prepare_attack_data import add_prepare_attack_data
 from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
 from fastadv.config.commands import EncodeOptions
-from fastadv.errors import SaveFailed, UserError
+from fastadv.errors import SaveFailed, UserError, require_docstrings
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
 
@@ -48,6 +48,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if argv[:1] == ["train"]:
             return _train(argv[1:])
         arguments = _build_parser().parse_args(argv)

@@ -378,6 +378,8 @@ def run_command(arguments, cwd=ROOT):
             "nearest is objective_options.temperature",
         ),
         (["-m", "fastadv", "train"], ["--encoder.max_length=1000"], "expected at most 512"),
+        (["-OO", "-m", "fastadv", "encode"], ["--help"], "python -OO"),
+        (["-OO", str(ROOT / "fastadv/train.py")], [], "python -OO"),
     ],
 )
 def test_the_command_ends_with_one_line_on_stderr(tmp_path, program, arguments, expected):
