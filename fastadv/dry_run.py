@@ -94,19 +94,19 @@ def _what_is_done(config: Config) -> list[str]:
     encoder, data, train, evaluation = config.encoder, config.data, config.train, config.evaluation
     for source in weighted_sources(data.train):
         if data.label_field is None:
-            open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
+            open_source(source.path, data.field, data.split, data.positive_field, data.negative_field, data.quoting)
         else:
-            open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split)
+            open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split, **data.reading)
     if data.label_field is None:
-        dev_score(config.dev.data)
+        dev_score(config.dev.data, data.quoting)
     elif config.dev.data != "none":
-        open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split)
+        open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split, **data.reading)
     if data.word_sets is not None:
         word_sets = WordSets.load(data.word_sets)
     if data.pairs is not None:
         num_pairs = len(read_pairs(data.pairs))
     if evaluation.enabled:
-        open_source(evaluation.held_out, data.field, evaluation.held_out_split)
+        open_source(evaluation.held_out, data.field, evaluation.held_out_split, quoting=data.quoting)
         if evaluation.word_sets is not None:
             WordSets.load(evaluation.word_sets)
     folder = Path(train.output_dir).expanduser()

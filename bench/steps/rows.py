@@ -32,6 +32,7 @@ _SEARCH = (
     "--perturbation.norm=linf",
     "--perturbation.alpha=1e-5",
     "--perturbation.beta=1e-3",
+    "--perturbation.gamma=2e-2",
     "--perturbation.rho=0.5",
     "--perturbation.epsilon=null",
 )

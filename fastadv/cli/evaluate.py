@@ -124,7 +124,7 @@ def _geometry(arguments) -> None:
 
     options = read_settings(arguments, GeometryOptions)
     check_once(options.models)
-    data = find_geometry_data(options.data, options.field, options.split)
+    data = find_geometry_data(options.data, options.field, options.split, options.quoting)
     out = check_out_folder(options.out)
     for model in options.models:
         check_encoder(model, options)

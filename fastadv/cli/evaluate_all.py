@@ -43,7 +43,8 @@ def _all(arguments: argparse.Namespace) -> int:
     options = read_settings(arguments, SuiteInput)
     out = check_out_folder(options.out)
     parts, named = choose_parts(_options(arguments, options, out))
-    suite = Suite(list(options.models), parts, out, options.seed, options.pooling, options.max_length, named)
+    encoding = options.pooling, options.max_length
+    suite = Suite(list(options.models), parts, out, options.seed, *encoding, named, options.label_names)
     models = [model for system in suite.systems for model in system.models]
     wrong_cards = check_cards(models) if options.write_cards else []
     if arguments.dry_run:

@@ -60,6 +60,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
 
 def _loaders(options: Classifiers) -> dict:
     """Name → () → classifier; refuses what can be found wrong without reading weights."""
+    from fastadv.encoder.classifier.classification_head import classes_of
     from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.encoder.weights.source import find_model
     from fastadv.evaluation.model_names import short_names
@@ -67,9 +68,12 @@ def _loaders(options: Classifiers) -> dict:
 
     check_once(options.models)
     for model in options.models:
-        find_model(model).check_max_length(options.max_length)
+        source = find_model(model)
+        source.check_max_length(options.max_length)
+        classes_of(source, options.label_names)
+    how = {"max_length": options.max_length, "label_names": options.label_names}
     return {
-        name: lambda model=model: Classifier.from_pretrained(model, max_length=options.max_length)
+        name: lambda model=model: Classifier.from_pretrained(model, **how)
         for name, model in zip(short_names(options.models), options.models, strict=True)
     }
 

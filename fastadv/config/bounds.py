@@ -32,8 +32,13 @@ def _are_radii(value: list[float]) -> bool:
     return bool(value) and min(value) >= 0 and len(set(value)) == len(value)
 
 
-def _are_classes(value: list[str]) -> bool:
-    return len(value) == len(set(value)) > 1 and all(name and name == name.strip() for name in value)
+def _are_labels(value: list[str | int]) -> bool:
+    names = [str(name) for name in value]
+    return len(names) == len(set(names)) > 0 and all(name and name == name.strip() for name in names)
+
+
+def _are_classes(value: list[str | int]) -> bool:
+    return _are_labels(value) and len(value) > 1
 
 
 NotNegative = Annotated[float, Ge(0)]
@@ -62,7 +67,14 @@ WordShares = Annotated[
     doc("a list of different shares of words, more than 0 and at most 1"),
 ]
 Radii = Annotated[list[float], Predicate(_are_radii), doc("a list of one or more different numbers of at least 0")]
-ClassNames = Annotated[list[str], Predicate(_are_classes), doc("a list of two or more different names of classes")]
+ClassNames = Annotated[
+    list[str | int],
+    Predicate(_are_classes),
+    doc("a list of two or more different names of classes, text or whole numbers"),
+]
+Labels = Annotated[
+    list[str | int], Predicate(_are_labels), doc("a list of one or more different labels, text or whole numbers")
+]
 ModuleNames = Annotated[
     list[str],
     Predicate(lambda value: bool(value) and all(name.strip() for name in value)),

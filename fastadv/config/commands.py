@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastadv.config.flag import LARGEST_SEED, Flag, seed_flag
+from fastadv.config.flag import LARGEST_SEED, QUOTING, Flag, seed_flag
 from fastadv.config.text_attack import CAPS
 
 CACHE_DIR = "~/.cache/fastadv"
 POOLINGS = ("cls", "mean", "first_last")
 _OWN = "the model's own"
 _SENTEVAL = "a folder in SentEval layout"
+LabelNames = Annotated[
+    tuple[str, ...] | None,
+    Flag("names of the models' classes, in the order of their numbers, as the data call them", _OWN, metavar="CLASS"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,7 @@ class EncodeOptions(OneEncoder):
     output: Annotated[str, Flag("a .npy file (num_sentences, D), or a .parquet file with columns text and vector")]
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
     split: Annotated[str, Flag("the split of a named dataset")] = "train"
+    quoting: Annotated[str, QUOTING] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,7 @@ class GeometryOptions(Encoders):
     data: Annotated[str, Flag(f"{_SENTEVAL} with STS/STSBenchmark in it, or sentences: a file, a folder, or a dataset")]
     split: Annotated[str | None, Flag("of STS-B: dev, test or train (default: test); or of a dataset")] = None
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
+    quoting: Annotated[str, QUOTING] = "auto"
     num_sentences: Annotated[int, Flag("sentences drawn at most", least=16)] = 3000
     seed: Annotated[int, seed_flag("of the draw and the resamples")] = 0
     out: Annotated[str | None, Flag("a folder for geometry.json, geometry.csv and geometry.png")] = None
@@ -119,6 +125,7 @@ class Classifiers:
     ]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
     batch_size: Annotated[int, Flag("texts a forward pass", least=1)] = 64
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +138,7 @@ class AttackedClassifiers:
     ]
     out: Annotated[str, Flag("a folder for the results; finished parts in it are not run again")]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +203,7 @@ class SuiteInput(Encoding):
     data: Annotated[str | None, Flag(f"{_SENTEVAL}, for sts, transfer, geometry and adv-sts")] = None
     out: Annotated[str, Flag("a folder for the results; what is done in it is not run again")]
     parts: Annotated[tuple[str, ...] | None, Flag("some of the parts", metavar="PART")] = None
+    label_names: LabelNames = None
     write_cards: Annotated[bool, Flag("write each model's scores into the README.md of its folder")] = False
     seed: Annotated[int, seed_flag("of draws, attacks and resamples")] = 0
     cache_dir: Annotated[str, Flag("where vectors are kept for the next run")] = CACHE_DIR

@@ -39,3 +39,9 @@ class Flag:
 def seed_flag(about: str) -> Flag:
     """Of a whole number that numpy takes as a seed."""
     return Flag(about, least=0, most=LARGEST_SEED)
+
+
+QUOTING = Flag(
+    "whether cells of tables may lie in double quotes; auto: in .csv and not in .tsv",
+    choices=("auto", "double", "none"),
+)

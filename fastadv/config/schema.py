@@ -8,6 +8,7 @@ from annotated_types import Ge, Interval, doc
 
 from fastadv.config.bounds import (
     ClassNames,
+    Labels,
     ModuleNames,
     Name,
     NotNegative,
@@ -81,6 +82,11 @@ class DataConfig:
     """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
     label_names: ClassNames | None = None
     """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
+    skip_labels: Labels | None = None
+    """labels of rows that are left out and counted, as -1 or - where annotators did not agree; null: none"""
+    quoting: Literal["auto", "double", "none"] = "auto"
+    """whether cells of tables may lie in double quotes; auto: in .csv and not in .tsv. Of dev.data and of
+    evaluation.held_out, too"""
     word_sets: Name | None = None
     """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
     pairs: Name | None = None
@@ -97,6 +103,16 @@ class DataConfig:
     """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
     num_workers: Annotated[int, Interval(ge=0, le=1024)] = 0
     """loader processes; the order of batches does not depend on it"""
+
+    @property
+    def names_of_classes(self) -> list[str] | None:
+        """`label_names` as text."""
+        return None if self.label_names is None else [str(name) for name in self.label_names]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How labelled texts are read, besides their columns."""
+        return {"quoting": self.quoting, "skip_labels": tuple(str(label) for label in self.skip_labels or ())}
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fastadv.data.packing import PackedBatch
 from fastadv.data.text import sentence_id
-from fastadv.data.tokenize_texts import tokenize
+from fastadv.data.tokenize_texts import checked_texts, tokenize
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
 from fastadv.encoder.attention.layout import first_rows, padding_of
 from fastadv.encoder.cast import CastWeights
@@ -343,9 +343,13 @@ class Encoder(nn.Module):
         Args:
             progress: show a bar.
             on_batch: called after each batch with its number of texts.
+
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
         """
         from tqdm import tqdm
 
+        texts = checked_texts(texts)
         vectors = np.empty((len(texts), self.hidden_size), dtype=np.float32)
         chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
         with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:

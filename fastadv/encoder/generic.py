@@ -60,12 +60,12 @@ class GenericModel:
         if not self.hf.supports_gradient_checkpointing:
             raise UserError(f"{type(self.hf).__name__} does not support checkpoint_activations")
 
-        def contexts():
-            # Of the pass, not of the time its backward runs.
-            inside = self.recompute_inside
-            return nullcontext(), nullcontext() if inside is None else inside()
+        self.hf.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute_contexts})
 
-        self.hf.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    def _recompute_contexts(self):
+        # Of the pass, not of the time its backward runs.
+        inside = self.recompute_inside
+        return nullcontext(), nullcontext() if inside is None else inside()
 
     @property
     def embedding_size(self) -> int:

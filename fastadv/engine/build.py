@@ -56,7 +56,7 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
     """
     is_labelled = config.data.label_field is not None
     # Before weights are loaded, so that a mistake in dev data is told at once.
-    score = None if is_labelled else dev_score(config.dev.data)
+    score = None if is_labelled else dev_score(config.dev.data, config.data.quoting)
     encoder = build_encoder(config) if encoder is None else encoder
     encoder.to(device)
     progress = is_first_rank() and sys.stderr.isatty()

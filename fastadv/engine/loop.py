@@ -11,7 +11,7 @@ from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
 from fastadv.distributed.lost_ranks import explain_lost_ranks
-from fastadv.distributed.signals import Interrupted, ending_steps
+from fastadv.distributed.signals import Interrupted, ending_steps, saving_on_request
 from fastadv.engine.build import Run, build_run, check_machine, choose_kernels
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint import (
@@ -23,7 +23,7 @@ from fastadv.engine.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
-from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, model_card
+from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, model_card, takes_request
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.epoch_attack import texts_of_epoch
 from fastadv.engine.guards import Guard
@@ -34,6 +34,9 @@ from fastadv.engine.trackers import build_trackers
 from fastadv.engine.whole_model import WholeModel
 from fastadv.launch.checks import check_config, check_encoder
 from fastadv.perturbation import NonFiniteGradient
+
+# What a rank may be asked for, the most last: a checkpoint, or a checkpoint and the end, by a signal if more.
+_SAVE, _STOP = 1, 2
 
 
 class Trainer:
@@ -91,7 +94,7 @@ class Trainer:
         self.run_folder = Path(config.train.output_dir).expanduser()
         self.position, self.total_steps = Position(), None
         self._writes_report = writes_report
-        self._is_asked_to_stop, self._signal = False, None
+        self._stop, self._is_save_wanted = 0, False
 
     @property
     def is_finished(self) -> bool:
@@ -101,7 +104,7 @@ class Trainer:
 
     def request_stop(self) -> None:
         """Ends the run after the current step, with a checkpoint to go on from and without an export."""
-        self._is_asked_to_stop = True
+        self._stop = self._stop or _STOP
 
     @explain_lost_ranks
     def fit(self) -> Path:
@@ -116,9 +119,13 @@ class Trainer:
             SaveFailed: a checkpoint could not be written; those before it are as they were.
             Collapsed: all vectors became alike and ``train.collapse`` is raise.
             OtherRankFailed: another rank ended, or did not answer within ``engine.timeout_minutes``.
-            KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
+            KeyboardInterrupt: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, once the step is done and a checkpoint written.
         """
-        self._is_asked_to_stop, self._signal = False, None
+        self._stop, self._is_save_wanted = 0, False
+        with saving_on_request(self._want_save):
+            return self._fit()
+
+    def _fit(self) -> Path:
         self._check()
         self.device = processes.init_distributed(self.config.engine.timeout_minutes)
         checkpoint = newest_checkpoint(self.run_folder)
@@ -156,7 +163,7 @@ class Trainer:
         self.run = run = build_run(config, self.device, self.encoder)
         self.encoder, self.total_steps = run.encoder, run.data.total_steps
         self.identity = RunIdentity.of(config, run.data.total_steps, run.data.fingerprint)
-        self.comparison = Comparison(config.evaluation, self.run_folder, config.data.field)
+        self.comparison = Comparison(config.evaluation, self.run_folder, config.data)
 
     def _start(self, checkpoint: Path | None, at_end: ExitStack) -> None:
         """The parts that train, at the state of ``checkpoint`` or at the seed's; ``at_end`` closes them."""
@@ -194,6 +201,7 @@ class Trainer:
     def _train(self) -> None:
         position = self.position
         saved_at = position.step if position.step else -1
+        asked = 0
         self.engine.train()
         while not self.is_finished:
             self._attack_if_due()
@@ -205,20 +213,28 @@ class Trainer:
                 if self._is_save_due():
                     self._save()
                     saved_at = position.step
-                self._agree_on_stopping()
-                if self._is_asked_to_stop or self.is_finished:
+                asked = self._agree_on_what_is_asked()
+                if asked >= _STOP or self.is_finished:
                     break
+                if asked == _SAVE:
+                    self._is_save_wanted = False
+                    if saved_at != position.step:
+                        self._save()
+                        saved_at = position.step
+                    self.progress.say(f"step {position.step}: a checkpoint, as asked")
             else:
                 position.epoch, position.batch = position.epoch + 1, 0
-            if self._is_asked_to_stop:
+            if asked >= _STOP:
                 break
         if saved_at != position.step:
             self._save()
-        if self._signal is not None:
+        # What came while it was written.
+        asked = max(asked, self._agree_on_what_is_asked())
+        if asked > _STOP:
             newest = checkpoint_folders(self.run_folder)[-1]
             raise Interrupted(
                 f"stopped after step {position.step} of {self.total_steps}; the same command goes on from {newest}",
-                self._signal,
+                asked - _STOP,
             )
 
     def _one_batch(self, batch: PackedBatch) -> bool:
@@ -304,13 +320,20 @@ class Trainer:
         self._call("on_save", position.step, folder)
 
     def _end_by_signal(self, number: int) -> None:
-        self._is_asked_to_stop, self._signal = True, number
+        self._stop = _STOP + number
 
-    def _agree_on_stopping(self) -> None:
-        """A signal, or a callback's wish, may have reached one rank alone."""
-        highest = processes.highest(self._signal or int(self._is_asked_to_stop), self.device)
-        self._is_asked_to_stop = highest > 0
-        self._signal = highest if highest > 1 else None
+    def _want_save(self) -> None:
+        self._is_save_wanted = True
+
+    def _agree_on_what_is_asked(self) -> int:
+        """0, _SAVE, _STOP, or _STOP and a signal's number: the most that any rank was asked.
+
+        A signal, or a callback's wish, may have reached one rank alone; the file is looked for by the first. What comes
+        while ranks agree is kept for the next step.
+        """
+        if processes.is_first_rank() and takes_request(self.run_folder):
+            self._want_save()
+        return processes.highest(self._stop or _SAVE * self._is_save_wanted, self.device)
 
     def _export(self, weights: dict[str, Tensor]) -> None:
         """The chosen weights (``weights`` are the last) in float32, measured and written to ``model/``."""

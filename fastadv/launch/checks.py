@@ -134,7 +134,7 @@ def _of_data(config: Config) -> Iterator[Rule]:
     yield is_alone, "data.negative_field", "null where data.positive_field is null"
     is_labelled = data.label_field is not None
     labelled = f"{show(data.label_field)}, for a text has given positives or a label" if is_labelled else "null"
-    for key in ("positive_field", "negative_field") if is_labelled else ("pair_field", "label_names"):
+    for key in ("positive_field", "negative_field") if is_labelled else ("pair_field", "label_names", "skip_labels"):
         yield getattr(data, key) is not None, f"data.{key}", f"null where data.label_field is {labelled}"
     yield data.pairs is None and data.unpaired != "keep", "data.unpaired", "keep where data.pairs is null"
     columns: dict[str | None, str] = {}
@@ -222,4 +222,4 @@ def check_encoder(config: Config) -> None:
     if victim is not None:
         from fastadv.objectives.texts.victims import check_victim
 
-        check_victim(victim, load_tokenizer(source), encoder.max_length, config.data.label_names)
+        check_victim(victim, load_tokenizer(source), encoder.max_length, config.data.names_of_classes)

@@ -13,6 +13,7 @@ from fastadv import UserError, load_config
 from fastadv.config.schema import Config, to_yaml
 from fastadv.config.yaml import read_yaml, write_yaml
 from fastadv.launch.load import split_overrides
+from fastadv.train import read_arguments
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -23,8 +24,8 @@ NO_AUTO = [f"--perturbation.{step}=0.1" for step in ("alpha", "beta", "gamma")]
 
 @pytest.fixture
 def write(tmp_path):
-    def write(text):
-        path = tmp_path / "run.yaml"
+    def write(text, name="run.yaml"):
+        path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return str(path)
 
@@ -68,6 +69,35 @@ def test_overrides_win_over_the_file_and_the_last_one_holds(write):
     config = load_config(path, ["--train.batch_size", "16", "--train.max_steps=1", "--train.max_steps", "null"])
     assert (config.train.seed, config.train.batch_size, config.train.max_steps) == (1, 16, None)
     assert config.perturbation.num_steps == 9
+
+
+def test_several_files_are_composed_in_their_order(write):
+    first = write("objective: simcse\ntrain: {seed: 1, batch_size: 8}\nobjective_options: {temperature: 0.1}\n")
+    second = write("train.seed: 2\ntrain: {max_steps: 3}\ndata: {train: [{path: a.txt}]}\n", "second.yaml")
+    config = load_config([first, second], ["--train.max_steps", "4"])
+    assert (config.objective, config.objective_options["temperature"]) == ("simcse", 0.1)
+    assert (config.train.seed, config.train.batch_size, config.train.max_steps) == (2, 8, 4)
+    assert load_config([second, first]).train.seed == 1
+    typed = ["--config", first, "--train.max_steps=4", f"--config={second}"]
+    assert read_arguments(typed)[0] == config
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("train: {seed: one}\n", 'train.seed = "one" in {}: expected'),
+        ("train: {sead: 1}\n", "train.sead = 1 in {}: no such key"),
+        ("objective_options: {temprature: 1}\n", "objective_options.temprature = 1 in {}: no such key"),
+        ("train: {seed: 1\n", "{}, line 2"),
+    ],
+)
+def test_a_fault_is_its_own_files_wherever_that_stands(write, text, fault):
+    """Also where the later file sets the very key right."""
+    wrong, right = write(text, "wrong.yaml"), write("train: {seed: 1}\n", "right.yaml")
+    for paths in ([wrong, right], [right, wrong]):
+        with pytest.raises(UserError) as caught:
+            load_config(paths, ["--train.seed=1"])
+        assert fault.format(wrong) in str(caught.value)
 
 
 @pytest.mark.parametrize(

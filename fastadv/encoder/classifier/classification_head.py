@@ -9,7 +9,7 @@ beside the weights (`HEAD_FILE`).
 """
 
 import copy
-from typing import Dict, NamedTuple, Union
+from typing import Dict, NamedTuple, Optional, Sequence, Union
 
 import torch
 from safetensors import SafetensorError
@@ -124,13 +124,28 @@ def check_classifiable(config, pooling: str, name: str) -> None:
         )
 
 
+def classes_of(source: ModelSource, names: Optional[Sequence[str]] = None) -> LabelMap:
+    """The classes of a saved classifier.
+
+    Args:
+        names: what they are called, in the order of their numbers; None: as the model says.
+
+    Raises:
+        UserError: see `LabelMap.from_config`.
+    """
+    try:
+        return LabelMap.from_config(source.config, names)
+    except UserError as error:
+        raise UserError(f"model {source.name!r}: {error}") from error
+
+
 def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False, pooling: str = "cls") -> Head:
     """The head of ``source``'s model: what its files hold of it, the rest drawn as transformers does.
 
     The output map is drawn anew unless the model was trained for these very classes, in this order.
 
     Args:
-        is_trained: refuse a model without a trained head for ``label_map``.
+        is_trained: refuse a model without a trained head for as many classes; what they are called is ``label_map``'s.
         pooling: of the vectors that it reads.
 
     Raises:
@@ -158,11 +173,20 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
         raise UserError(f"model {source.name!r} cannot be loaded as a classifier: {first_line}") from error
     head = ClassificationHead(source.config.hidden_size, len(label_map), layout.activation)
     state = model.state_dict()
-    is_known = dict(source.config.id2label) == label_map.id2label
-    absent = {key for key in state if any(key == found or key == found[0] for found in info["missing_keys"])}
-    absent |= {found[0] for found in info["mismatched_keys"]}
+    is_known = is_trained or dict(source.config.id2label) == label_map.id2label
+    # A name, or a name with both shapes, by the release of transformers.
+    missing, mismatched = (
+        {found if isinstance(found, str) else found[0] for found in info[kind]}
+        for kind in ("missing_keys", "mismatched_keys")
+    )
+    absent = {*missing, *mismatched}
     lacks_head = any(key.startswith((layout.dense, layout.out)) for key in absent)
-    if is_trained and (lacks_head or not is_known):
+    if is_trained and any(key.startswith(layout.out) for key in mismatched):
+        raise UserError(
+            f"model {source.name!r}: its configuration has {len(label_map)} classes (num_labels, id2label), and the "
+            "head in its weights another number"
+        )
+    if is_trained and lacks_head:
         raise _untrained(source)
     if not is_known:
         _draw(state[f"{layout.out}.weight"], state[f"{layout.out}.bias"], config)
@@ -179,7 +203,7 @@ def _untrained(source: ModelSource) -> UserError:
 
 def _load_linear_head(source: ModelSource, label_map: LabelMap, is_trained: bool) -> LinearHead:
     path = find_file(source.location, HEAD_FILE)
-    is_known = path is not None and dict(source.config.id2label) == label_map.id2label
+    is_known = path is not None and (is_trained or dict(source.config.id2label) == label_map.id2label)
     if not is_known:
         if is_trained:
             raise _untrained(source)

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.packing import PackedBatch
+from fastadv.data.tokenize_texts import checked_texts
 from fastadv.encoder.classifier.classification_head import (
     HEAD_FILE,
     Head,
     LinearHead,
     check_classifiable,
+    classes_of,
     classifier_state,
     labelled_config,
     load_head,
@@ -63,17 +65,19 @@ class Classifier(nn.Module):
         max_length: Optional[int] = None,
         path: str = "auto",
         perturb_at: str = "embedding",
+        label_names: Optional[Sequence[str]] = None,
     ) -> "Classifier":
         """Opens a trained classifier: an export of a supervised run, or what AutoModelForSequenceClassification opens.
 
         Args:
             max_length, path, perturb_at: as `Encoder.from_pretrained` has them.
+            label_names: what the classes are called, in the order of their numbers; None: as the model says.
 
         Raises:
-            UserError: no such model, or none with a trained head.
+            UserError: no such model, none with a trained head, or names that do not fit its classes.
         """
         source = find_model(model)
-        label_map = LabelMap.from_config(source.config)
+        label_map = classes_of(source, label_names)
         pooling = pooling_of_head(source)
         head = load_head(source, label_map, is_trained=True, pooling=pooling)
         encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)
@@ -99,7 +103,11 @@ class Classifier(nn.Module):
 
         Args:
             pairs: the second text of each, for a classifier of pairs.
+
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
         """
+        texts = checked_texts(texts)
         found = np.empty((len(texts), len(self.label_map)), dtype=np.float32)
         for rows, batch in self.encoder.batches_of(texts, pairs, batch_size):
             found[rows] = self.classify_batch(batch).float().cpu().numpy()

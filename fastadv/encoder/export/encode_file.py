@@ -14,7 +14,8 @@ from numpy.lib.format import write_array_header_1_0
 from tqdm import tqdm
 
 from fastadv.data.sources.find import iterate_sentences
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
@@ -45,6 +46,7 @@ def encode_file(
     batch_size: int = 64,
     split: str = "train",
     progress: bool = False,
+    quoting: str = "auto",
 ) -> Dict:
     """Encodes every sentence of ``input_path`` (``fastadv.data.sources.find``), in order, into ``output_path``.
 
@@ -52,20 +54,24 @@ def encode_file(
     give no row, so row numbers count sentences, not lines. The file is written aside and renamed when it is
     whole; memory does not grow with the input.
 
+    Args:
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
+
     Returns:
-        num_sentences, hidden_size, output, lines (what became of every line, in words) and sentences_per_s.
+        num_sentences, hidden_size, output, lines (what became of every line, in words), doubts (reasons to look at
+        the input again, a line each) and sentences_per_s.
 
     Raises:
         UserError: an unknown format, or an input that gives no sentence.
     """
     target = check_output(output_path)
     report = LineReport()
-    sentences = iterate_sentences(input_path, field=field, split=split, report=report)
+    sentences = iterate_sentences(input_path, field=field, split=split, report=report, quoting=quoting)
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
-    with written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
+    with counting_tokens(report), written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
         with closing(rows_type(aside, encoder.hidden_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
@@ -75,6 +81,7 @@ def encode_file(
         "hidden_size": encoder.hidden_size,
         "output": str(target),
         "lines": report.summary(),
+        "doubts": report.doubts(),
         "sentences_per_s": num_sentences / max(time.perf_counter() - started, 1e-9),
     }
 

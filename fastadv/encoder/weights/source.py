@@ -202,9 +202,12 @@ def _check_safetensors(source: ModelSource) -> None:
         return
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if pickled:
+        # AutoModel would leave a head behind.
+        has_head = any(name.endswith("ForSequenceClassification") for name in source.config.architectures or ())
+        auto = "AutoModelForSequenceClassification" if has_head else "AutoModel"
         raise UserError(
             f"model {source.name!r} has pickled weights only ({pickled[0]}), which are not opened; where you "
-            "trust them, convert once: AutoModel.from_pretrained(old).save_pretrained(new), and the same "
+            f"trust them, convert once: {auto}.from_pretrained(old).save_pretrained(new), and the same "
             "with AutoTokenizer"
         )
     raise UserError(f"model {source.name!r} has no weights: no model.safetensors in {folder}")

@@ -11,6 +11,7 @@
     results.json     both measurements compared
     report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, report.md
 
+A file ``checkpoint-now`` that is put there while the run trains asks for a checkpoint after the step, and goes with it.
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
 
@@ -33,6 +34,8 @@ from fastadv.files.atomic_file import written_aside
 from fastadv.objectives.base import resolve_objective
 from fastadv.report.run_record import ATTACK, PICTURE
 from fastadv.report.written_files import clear_written
+
+_ASKED_FOR = "checkpoint-now"
 
 
 def check_run_folder(config: Config) -> None:
@@ -84,6 +87,15 @@ def claim_run_folder(config: Config) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"train.output_dir: {folder} cannot be made ({error.strerror})") from error
+
+
+def takes_request(folder: Path) -> bool:
+    """Whether the user has put a file ``checkpoint-now`` there; it is removed. One call of the file system a step."""
+    try:
+        (folder / _ASKED_FOR).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:

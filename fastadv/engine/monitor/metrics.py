@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fastadv.distributed.processes import mean_over_ranks
+from fastadv.distributed.signals import leave_lost_terminal
 from fastadv.files.atomic_file import naming, written_aside
 
 
@@ -137,6 +138,7 @@ class Progress:
 
     def advance(self, metrics: dict[str, float]) -> None:
         """One step further; ``metrics`` may be empty, the last values are shown then."""
+        leave_lost_terminal()
         self._done += 1
         for name, label in (("loss", "loss"), ("inner_gain", "gain")):
             if name in metrics:
@@ -157,6 +159,7 @@ class Progress:
 
     def say(self, message: str) -> None:
         """A line above the bar."""
+        leave_lost_terminal()
         if self._bar is not None:
             self._bar.write(message, file=self._stream)
         elif self._is_shown:

@@ -10,7 +10,7 @@ NUM_STEPS = 10
 """optimizer steps over which it is judged: a single batch's dropout may happen to move nothing"""
 
 LEAST_SHARE = 1e-3
-"""share of the loss that a search must gain where dropout is no measure: it is off, or the search has its masks"""
+"""share of the loss that a search must gain even where dropout moves nothing: it is off, or the search has its masks"""
 
 
 class WeakSearchWatch:
@@ -37,9 +37,9 @@ class WeakSearchWatch:
             return
         self._is_judged = True
         gain, loss, dropout = (total / self._num_steps for total in self._sums.values())
-        least = dropout if dropout > 0 else LEAST_SHARE * abs(loss)
+        least = max(dropout, LEAST_SHARE * abs(loss))
         if gain < least and is_first_rank():
-            measure = "less than dropout moves it" if dropout > 0 else "less than a thousandth of it"
+            measure = "less than dropout moves it" if least == dropout else "less than a thousandth of it"
             logger.warning(
                 "step %d: the search raises its loss by %.2g a sentence, %s (%.2g): it hardly changes what is trained; "
                 "perturbation.epsilon_relative 0.1 with steps that are auto moves a vector",

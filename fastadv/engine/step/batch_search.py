@@ -31,7 +31,7 @@ class BatchSearch:
         compile: none, default or cudagraphs: whether inner steps are compiled, and how.
 
     Attributes:
-        adversary: searches one piece. Before ``start_step`` it leaves delta 0.
+        adversary: searches one piece, from ``start_step`` on.
         eta_table, adaptive: state; None where the config has no use for it.
     """
 
@@ -43,9 +43,9 @@ class BatchSearch:
         self._num_commits = 0
         self._still = Adversary(plan.still, encoder, objective) if plan.start_step else None
         if compile == "none":
-            self._moving = Adversary(plan, encoder, objective, search=search)
+            self.adversary = Adversary(plan, encoder, objective, search=search)
         else:
-            self._moving = CompiledAdversary(
+            self.adversary = CompiledAdversary(
                 plan, encoder, objective, search=search, max_length=encoder.max_length, kind=compile
             )
         if plan.reuse == "adaptive" and self.num_steps > 0:
@@ -59,7 +59,7 @@ class BatchSearch:
     @property
     def num_steps(self) -> int:
         """N, the inner steps."""
-        return self._moving.moves.num_steps
+        return self.adversary.moves.num_steps
 
     @property
     def is_waiting(self) -> bool:
@@ -67,8 +67,9 @@ class BatchSearch:
         return self._num_commits < self.plan.start_step
 
     @property
-    def adversary(self) -> Adversary:
-        return self._still if self.is_waiting else self._moving
+    def current(self) -> Adversary:
+        """The adversary, or one that leaves delta 0 before ``start_step``."""
+        return self._still if self.is_waiting else self.adversary
 
     def begin(self, whole: GlobalBatch) -> None:
         """Before the first piece of a batch."""
@@ -96,9 +97,9 @@ class BatchSearch:
         is_probe = adaptive is not None and adaptive.is_probe_due
         num_gradients = None if adaptive is None or is_probe else adaptive.num_gradients
         batch, eta = loss.batch, self.start_of_eta(loss.batch)
-        found = self.adversary.search(x, batch, loss, eta, at_clean, num_gradients, is_probe)
+        found = self.current.search(x, batch, loss, eta, at_clean, num_gradients, is_probe)
         self.record(found, batch)
-        if not is_as_inner and clean.pooled is not None and found.trace.losses:
+        if not self._is_frozen and clean.pooled is not None and found.trace.losses:
             self._record.add_dropout(loss.at_clean(clean.pooled), found, batch)
         if is_probe:
             trace, moves = found.trace, self.adversary.moves
@@ -183,7 +184,7 @@ class BatchSearch:
                 self.eta_table.commit(gather_unequal)
             if self.adaptive is not None:
                 self.adaptive.commit()
-            self._moving.moves.commit()
+            self.adversary.moves.commit()
         self._num_commits += 1
 
     def discard(self) -> None:
@@ -192,11 +193,11 @@ class BatchSearch:
             return
         if self.eta_table is not None:
             self.eta_table.discard()
-        self._moving.moves.discard()
+        self.adversary.moves.discard()
 
     def stateful(self) -> list["EtaTable | AdaptiveReuse | Search | BatchSearch"]:
         """Owners of what a checkpoint keeps."""
-        owners = [owner for owner in (self.eta_table, self.adaptive, self._moving.moves) if owner is not None]
+        owners = [owner for owner in (self.eta_table, self.adaptive, self.adversary.moves) if owner is not None]
         return owners if self._still is None else [*owners, self]
 
     def state_dict(self) -> dict[str, Tensor]:

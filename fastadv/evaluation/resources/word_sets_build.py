@@ -137,7 +137,7 @@ def read_plain_sets(path: str | Path) -> Mapping[str, Sequence[str]]:
         UserError: missing, or something else.
     """
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content = json.loads(Path(path).expanduser().read_bytes())
     except OSError as error:
         raise UserError(f"--compare {str(path)!r}: {error.strerror or error}") from error
     except ValueError as error:

@@ -8,6 +8,7 @@ from typing import Callable, Mapping, NamedTuple, Sequence
 import numpy as np
 from tqdm import tqdm
 
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.evaluation.robustness.edited import UNCHANGED, Copies, Copy, Drawn, RobustnessData, Variant
 from fastadv.evaluation.vectors.geometry import unit_vectors
@@ -46,6 +47,8 @@ def measure(encoder, data: RobustnessData, drawn: Drawn, batch_size: int = 64, p
     Raises:
         UserError: vectors that are not finite.
     """
+    # Of the sentences as they are: copies with typing errors are cut and unknown for other reasons.
+    say_tokens(encoder, data.name, data.sentences)
     moved = movement(encoder, data.sentences, drawn.copies, batch_size, progress)
     return Measured(moved, choices(moved, data), _sts(encoder, data, drawn, batch_size, progress))
 

@@ -35,6 +35,7 @@ class Suite:
         models: ``[NAME=]DIR[,DIR...]`` each: a system and its seeds; the first is the one that others are compared
             with.
         parts: as `fastadv.evaluation.suite.choice.choose_parts` gives them.
+        label_names: as `find_models` has them.
         named: names of the parts that were asked for by name: those that cannot be run make the status 1.
 
     Raises:
@@ -48,6 +49,7 @@ class Suite:
     pooling: Optional[str] = None
     max_length: Optional[int] = None
     named: Tuple[str, ...] = ()
+    label_names: Optional[Tuple[str, ...]] = None
 
     def __post_init__(self):
         _check_out(self.out)
@@ -60,7 +62,7 @@ class Suite:
 
     def found_models(self) -> List[SuiteModel]:
         """All models, without their weights."""
-        return find_models(self.systems, self.pooling, self.max_length)
+        return find_models(self.systems, self.pooling, self.max_length, self.label_names)
 
     def plan(self) -> Tuple[List[str], bool]:
         """A line a part: what it would measure, or why it cannot; and whether one that was named cannot."""

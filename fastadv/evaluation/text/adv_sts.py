@@ -127,7 +127,8 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         runs = []
         for name, model in zip(self.names, self.models):
             encoder = self._load(model)
-            cosines[name] = clean_cosines(encoder, self.data.pairs, self.settings.batch_size, progress)
+            called = f"{model} on {self.data.source}"
+            cosines[name] = clean_cosines(encoder, self.data.pairs, self.settings.batch_size, progress, called)
             runs.append(self._attacked(name, model, encoder, self.data.scale, progress))
         if self.has_control:
             for name in self.names[1:]:
@@ -218,9 +219,11 @@ def attack_pair(
     )
 
 
-def clean_cosines(encoder, pairs: ScoredPairs, batch_size: int, progress: bool = False) -> np.ndarray:
-    """(N,) of the pairs as given. UserError where vectors are not finite."""
-    return sts_cosines(encoder, {"pairs": pairs}, batch_size, progress=progress)["pairs"]
+def clean_cosines(
+    encoder, pairs: ScoredPairs, batch_size: int, progress: bool = False, name: Optional[str] = None
+) -> np.ndarray:
+    """(N,) of the pairs as given; ``name`` as `encode_distinct` has it. UserError where vectors are not finite."""
+    return sts_cosines(encoder, {"pairs": pairs}, batch_size, progress=progress, name=name)["pairs"]
 
 
 def matched_scale(scale: Scale, cosines: np.ndarray, wanted: np.ndarray) -> Scale:

@@ -18,7 +18,7 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from fastadv.config.text_attack import TextAttackSettings
+from fastadv.config.text_attack import PAIR_ROLES, TextAttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.text.attack import (
@@ -48,12 +48,16 @@ class AttackJob:
     bias: Optional[Tuple[float, ...]] = None
     num_threads: int = 1
     """of every process; the sums of another number may round otherwise"""
+    label_names: Optional[Tuple[str, ...]] = None
+    """of the classes in their order; None: as the model says"""
+    roles: Tuple[str, str] = PAIR_ROLES
+    """of the two texts of a pair (`fastadv.evaluation.recipes.recipe_attack.RecipeAttack`)"""
 
     def load(self):
         """The classifier. UserError where there is none."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        return Classifier.from_pretrained(self.model, max_length=self.max_length)
+        return Classifier.from_pretrained(self.model, max_length=self.max_length, label_names=self.label_names)
 
 
 def attack_here(
@@ -146,7 +150,7 @@ def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText], max_seconds:
 def _build(job: AttackJob, classifier=None) -> Tuple[TextAttacker, TextVictim]:
     classifier = job.load() if classifier is None else classifier
     victim = TextVictim(classifier, job.settings.batch_size, job.bias, model_folder=job.model)
-    return build_attacker(job.settings, victim), victim
+    return build_attacker(job.settings, victim, job.roles), victim
 
 
 # What a process that attacks holds; a pool's tasks reach it by no other way.

@@ -65,12 +65,15 @@ Draws = Dict[str, Tuple[float, np.ndarray]]
 """quantity -> its value, and its values over resamples"""
 
 
-def find_geometry_data(data: str, field: str = "text", split: Optional[str] = None) -> GeometryData:
+def find_geometry_data(
+    data: str, field: str = "text", split: Optional[str] = None, quoting: str = "auto"
+) -> GeometryData:
     """The sentences of a split of STS-B, where ``data`` is SentEval's folder, with its pairs scored above 4; else all
     sentences that ``data`` names (`fastadv.data.sources.find`), without pairs.
 
     Args:
         split: of STS-B by default test; of a dataset by default train.
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: nothing there, a split that does not exist, a row that is not right, or no pair above 4.
@@ -79,9 +82,8 @@ def find_geometry_data(data: str, field: str = "text", split: Optional[str] = No
 
     folder = Path(data).expanduser()
     if not (folder / "STS").is_dir():
-        return GeometryData(
-            data, list(iterate_sentences(str(folder) if folder.exists() else data, field, split or "train"))
-        )
+        source = str(folder) if folder.exists() else data
+        return GeometryData(data, list(iterate_sentences(source, field, split or "train", quoting=quoting)))
     split = split or "test"
     if split not in _STS_SPLITS:
         raise UserError(f"--split {split!r}: STS-B has {', '.join(_STS_SPLITS)}")
@@ -143,7 +145,9 @@ def measure_geometry(
                         f"{MIN_SENTENCES} are needed"
                     )
             try:
-                vectors = encode_distinct(encoder, sentences, batch_size, progress=progress)
+                vectors = encode_distinct(
+                    encoder, sentences, batch_size, progress=progress, name=f"{name} on {data.name}"
+                )
                 distances = _distances(encoder, data, sentences, batch_size, seed, progress)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error

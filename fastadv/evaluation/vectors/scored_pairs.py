@@ -88,12 +88,13 @@ def read_sick(folder: str | Path, split: str) -> ScoredPairs:
     return _not_empty(pairs, path)
 
 
-def read_scored_pairs(path: str | Path) -> ScoredPairs:
+def read_scored_pairs(path: str | Path, quoting: str = "auto") -> ScoredPairs:
     """A user's file of scored pairs, any scale of scores.
 
     Args:
         path: ``.csv``, ``.tsv`` or ``.jsonl``, plain or ``.gz``, or ``.parquet``, with columns (or fields)
             ``sentence1``, ``sentence2`` and ``score`` in any order and beside any others. Empty lines are passed over.
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
     """
     path, pairs = Path(path), ScoredPairs()
     if not is_named_readable(path) or kind_of(path) == ".txt":
@@ -101,9 +102,12 @@ def read_scored_pairs(path: str | Path) -> ScoredPairs:
             f"{path} is no file of scored pairs: expected the name of a .csv, .tsv or .jsonl file, plain or .gz, "
             "or of a .parquet file"
         )
-    records = placed_records(path, COLUMNS, FirstFault(path, _TYPES), MAX_BYTES_PER_LINE, numbers=("score",))
+    report = FirstFault(path, _TYPES)
+    records = placed_records(path, COLUMNS, report, MAX_BYTES_PER_LINE, ("score",), quoting)
     for (first, second, score), where in records:
+        report.num_sentences += 1
         pairs.append(first, second, _score(score, f"{path.with_name(where)}, column score"))
+    report.say("read", str(path))
     return _not_empty(pairs, path)
 
 

@@ -16,7 +16,6 @@ from fastadv.evaluation.vectors.scored_pairs import (
     STS_YEARS,
     NotThere,
     ScoredPairs,
-    read_scored_pairs,
     read_sick,
     read_sts_benchmark,
     read_sts_year,
@@ -53,24 +52,19 @@ def evaluate_sts(
     """
     pairs = read_sts_sets(folder, sets)
     cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
-    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress)
+    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress, "STS")
     scores = {name: spearman_of(cosine, pairs[name].scores) for name, cosine in cosines.items()}
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
 
-def sts_dev(encoder, folder: str | Path, batch_size: int = 64) -> float:
-    """Spearman × 100 on STS-B dev, the score that chooses weights."""
-    return _spearman(encoder, read_sts_benchmark(_existing(folder), "dev"), batch_size)
+def pairs_spearman(encoder, pairs: ScoredPairs, batch_size: int = 64, name: Optional[str] = None) -> float:
+    """Spearman × 100 on scored pairs; STS-B dev is what chooses weights.
 
-
-def scored_pairs_spearman(encoder, file: str | Path, batch_size: int = 64) -> float:
-    """Spearman × 100 on a user's own scored pairs (see
-    :func:`fastadv.evaluation.vectors.scored_pairs.read_scored_pairs`)."""
-    return _spearman(encoder, read_scored_pairs(file), batch_size)
-
-
-def _spearman(encoder, pairs: ScoredPairs, batch_size: int) -> float:
-    return spearman_of(sts_cosines(encoder, {"pairs": pairs}, batch_size)["pairs"], pairs.scores)
+    Args:
+        name: as `encode_distinct` has it.
+    """
+    cosines = sts_cosines(encoder, {"pairs": pairs}, batch_size, name=name)
+    return spearman_of(cosines["pairs"], pairs.scores)
 
 
 def sts_cosines(
@@ -79,18 +73,22 @@ def sts_cosines(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
+    name: Optional[str] = None,
 ) -> Dict[str, np.ndarray]:
     """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite.
 
     Each distinct sentence is encoded once: a third of the seven sets' sentences are repeats.
+
+    Args:
+        name: as `encode_distinct` has it.
     """
     texts = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.first, *pairs.second)))
-    unit = unit_rows(encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64))
+    unit = unit_rows(encode_distinct(encoder, texts, batch_size, cache, progress, name).astype(np.float64))
     row_of = {text: row for row, text in enumerate(texts)}
     found = {}
-    for name, pairs in sets.items():
+    for of_set, pairs in sets.items():
         first, second = (unit[[row_of[text] for text in side]] for side in (pairs.first, pairs.second))
-        found[name] = np.einsum("nd,nd->n", first, second)
+        found[of_set] = np.einsum("nd,nd->n", first, second)
     return found
 
 

@@ -179,7 +179,7 @@ def _scored(
     started = time.perf_counter()
     try:
         _check_classes(data)
-        vectors = encode_distinct(encoder, data.distinct_texts, batch_size, cache, progress, f"{data.name} encode")
+        vectors = encode_distinct(encoder, data.distinct_texts, batch_size, cache, progress, data.name)
         splits = data.with_vectors(vectors)
         if not np.ptp(splits["train"][0], axis=0).any():
             raise UserError("every training row has the same vector, there is nothing to tell classes apart by")

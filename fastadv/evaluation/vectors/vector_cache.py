@@ -15,6 +15,7 @@ from typing import Iterator, List, Optional, Sequence
 import numpy as np
 from tqdm import tqdm
 
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 from fastadv.files.hashes import digest_of
@@ -102,22 +103,25 @@ def encode_distinct(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
-    name: str = "encode",
+    name: Optional[str] = None,
 ) -> np.ndarray:
     """Vectors (num_texts, D) of texts that differ.
 
     Args:
-        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``.
+        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``. Of one that has
+            ``tokenize`` it is logged how many texts are cut.
         cache: that of this encoder; None: all are encoded.
-        name: what stands before the bar.
+        name: what the texts are called; None: that they are cut is not logged.
 
     Raises:
         UserError: vectors that are not finite.
     """
+    if name is not None:
+        say_tokens(encoder, name, texts)
     if cache is None:
         vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress))
     else:
-        with tqdm(total=len(texts), unit="text", desc=name, disable=not progress) as bar:
+        with tqdm(total=len(texts), unit="text", desc=f"{name or 'texts'} encode", disable=not progress) as bar:
             vectors = cache.encode(texts, batch_size, bar)
     num_broken = int((~np.isfinite(vectors).all(axis=1)).sum())
     if num_broken:

@@ -77,15 +77,15 @@ def test_classifiers_that_do_not_fit_leave_the_others_theirs(folder, tmp_path, c
     parts = ["--parts", "embeddings", "text"]
     run(arguments(folder, tmp_path / "alone", *parts, models=["a=a"]), capsys)
     given = arguments(folder, tmp_path / "beside", *parts, models=["a=a", "other=other", "nan=nanhead"])
-    assert "has the label" in run([*given, "--dry_run"], capsys, status=1).out
+    assert "is no class of the model" in run([*given, "--dry_run"], capsys, status=1).out
     said = run(given, capsys, status=1).err
     assert "nan: the classifier gives logits with NaN or infinity" in said
     evaluation = evaluation_of(tmp_path / "beside")
     good = [row for row in evaluation["numbers"] if row["system"] == "a"]
     assert good == evaluation_of(tmp_path / "alone")["numbers"]
     of_other = [row for row in evaluation["numbers"] if row["system"] == "other"]
-    assert len(of_other) == len(good) and all("texts.csv has the label" in row["why"] for row in of_other)
-    assert all("no class of other (" in row["why"] for row in of_other)
+    assert len(of_other) == len(good) and all("texts.csv: the label" in row["why"] for row in of_other)
+    assert all(row["why"].startswith("other on ") and "its classes are 'yes', 'no'" in row["why"] for row in of_other)
     of_nan = [row for row in evaluation["numbers"] if row["system"] == "nan"]
     assert all(row["value"] is None and "logits with NaN" in row["why"] for row in of_nan)
     assert [model["why"] is None for model in evaluation["models"]] == [True, True, False]
@@ -185,7 +185,7 @@ def test_the_plan_says_what_each_model_lacks(folder, tmp_path, capsys):
     said = run([*given, "--held_out", str(folder / "held-out.txt"), "--num_sentences", "16"], capsys, status=1).out
     assert "adv-sts, mean: n/a: mean pools by mean and a, which it would be compared with, by cls" in said
     assert "text-synonym, cls: n/a: cls pools by cls" in said
-    assert "embeddings, other: n/a:" in said and "no class of other (yes, no)" in said
+    assert "embeddings, other: n/a:" in said and "no class of the model; its classes are 'yes', 'no'" in said
     assert "embeddings, mean: an encoder without a head: attacked by" in said
     mixed = ["--num_sentences", "16", "--num_probe_sentences", "3", "--held_out", str(folder / "held-out.txt")]
     said = run([*given, *mixed], capsys, status=1).out
