@@ -59,7 +59,7 @@ def _sts(arguments) -> None:
         return
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, sys.stderr.isatty(), options.cache_dir)
+    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, True, options.cache_dir)
     print(sts_table(scores))
     if out is not None:
         write_json(out, scores)
@@ -77,9 +77,7 @@ def _transfer(arguments) -> int:
         return _transfer_plan(encoder_words(options.model, options), data, names, out)
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    results = transfer_results(
-        encoder, data, names, options.seed, options.batch_size, options.cache_dir, sys.stderr.isatty()
-    )
+    results = transfer_results(encoder, data, names, options.seed, options.batch_size, options.cache_dir, True)
     print(f"{options.model}, {encoder.pooling} pooling, cut to {encoder.max_length} tokens: accuracy x 100")
     print(transfer_table(results))
     say_warnings(warning for result in results.values() for warning in result.warnings)
@@ -138,7 +136,7 @@ def _geometry(arguments) -> None:
         num_sentences=options.num_sentences,
         seed=options.seed,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(geometry_table(record))
     say_warnings(record["warnings"])
@@ -169,7 +167,7 @@ def _robustness(arguments) -> None:
         data,
         settings,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(robustness_table(record))
     if out is not None:

@@ -116,7 +116,7 @@ def _encode(arguments) -> None:
         batch_size=options.batch_size,
         split=options.split,
         quoting=options.quoting,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(
         f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']} "

@@ -1,7 +1,6 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
 import logging
-import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -59,7 +58,7 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
     score = None if is_labelled else dev_score(config.dev.data, config.data.quoting)
     encoder = build_encoder(config) if encoder is None else encoder
     encoder.to(device)
-    progress = is_first_rank() and sys.stderr.isatty()
+    progress = is_first_rank()
     data = TrainingData(config, encoder, progress)
     step = build_step(config, encoder, data.text, data.label_map)
     objective = step.objective
