@@ -27,7 +27,11 @@ class SearchRecord:
         losses, num_rows = found.trace.losses, batch.num_sentences
         if losses:
             self._count("inner_loss", losses[0], num_rows)
-            self._count("inner_gain", found.gain * num_rows if len(losses) > 1 else _slope(found), num_rows)
+            if len(losses) > 1:
+                self._count("inner_gain", found.gain * num_rows, num_rows)
+            elif found.trace.gradients:
+                # Not where the one pass is the engine's to go back through.
+                self._count("inner_gain", _slope(found), num_rows)
         for name, (total, count) in norm_sums(found, batch).items():
             self._count(name, total, count)
         self._count("delta_rms", found.delta.square().sum(), found.delta.numel())
