@@ -1,16 +1,16 @@
 """Runs of one configuration with different seeds: mean and spread of what they end with."""
 
-import json
 from statistics import mean, median, stdev
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, FrozenSet, Iterator, List, Tuple
 
 from fastadv.evaluation.before_after.results_table import row_label
 from fastadv.pages.table import Column, Table
 from fastadv.report.run_record import RunRecord
+from fastadv.report.sections.config_section import flattened
 from fastadv.report.sections.section import Section
 
-_OF_A_SEED = {"train": ("seed", "output_dir"), "evaluation": ("seed",), "data": ("cache_dir",)}
-"""section of the configuration -> what may differ between runs that are seeds of each other"""
+_OF_A_SEED = ("train.seed", "train.output_dir", "evaluation.seed", "data.cache_dir")
+"""what may differ between runs that are seeds of each other"""
 
 _CAPTION = (
     "Runs whose configurations differ in nothing but their seeds. The deviation is that of a sample (n − 1); from two "
@@ -29,26 +29,17 @@ _COLUMNS = [
 
 def seeds_section(runs: Dict[str, RunRecord]) -> List[Section]:
     """A table of every quantity that all runs of a configuration have; nothing where no two runs are of one."""
-    groups: Dict[str, Dict[str, RunRecord]] = {}
+    groups: Dict[FrozenSet[Tuple[str, str]], Dict[str, RunRecord]] = {}
     for name, run in runs.items():
         if run.config:
-            groups.setdefault(_without_seed(run.config), {})[name] = run
+            kept = {key: value for key, value in flattened(run.config).items() if key not in _OF_A_SEED}
+            groups.setdefault(frozenset(kept.items()), {})[name] = run
     rows = [row for group in groups.values() if _num_seeds(group) > 1 for row in _rows(group)]
     return [Section("Several seeds", [Table("seeds", _CAPTION, _COLUMNS, rows)])] if rows else []
 
 
-def _without_seed(config: dict) -> str:
-    kept = {
-        name: {key: value for key, value in part.items() if key not in _OF_A_SEED.get(name, ())}
-        if isinstance(part, dict)
-        else part
-        for name, part in config.items()
-    }
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
 def _num_seeds(group: Dict[str, RunRecord]) -> int:
-    return len({str(run.config.get("train", {}).get("seed")) for run in group.values()})
+    return len({flattened(run.config).get("train.seed") for run in group.values()})
 
 
 def _rows(group: Dict[str, RunRecord]) -> Iterator[list]:
