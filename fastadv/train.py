@@ -23,7 +23,7 @@ if __package__ in (None, ""):
         sys.path.insert(1, str(_package.parent / "kernels"))
 
 from fastadv.distributed.launchers import adopt_launcher, told_rank
-from fastadv.errors import SaveFailed, UserError
+from fastadv.errors import SaveFailed, UserError, require_docstrings
 from fastadv.files.terminal_log import send_log_to_terminal
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if "-h" in argv or "--help" in argv:
             from fastadv.launch.help import help_text, named_objective
 

@@ -59,7 +59,7 @@ def _sts(arguments) -> None:
         return
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, sys.stderr.isatty(), options.cache_dir)
+    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, True, options.cache_dir)
     settings = {"model": options.model, **encoder.settings}
     print(f"{options.model}, {encoding_words(settings)}: Spearman x 100 of cosine and human score")
     print(sts_table(scores))
@@ -79,9 +79,7 @@ def _transfer(arguments) -> int:
         return _transfer_plan(encoder_words(options.model, options), data, names, out)
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    results = transfer_results(
-        encoder, data, names, options.seed, options.batch_size, options.cache_dir, sys.stderr.isatty()
-    )
+    results = transfer_results(encoder, data, names, options.seed, options.batch_size, options.cache_dir, True)
     settings = {"model": options.model, **encoder.settings}
     print(f"{options.model}, {encoding_words(settings)}: accuracy x 100 on vectors as they are before a Normalize")
     print(transfer_table(results))
@@ -140,7 +138,7 @@ def _geometry(arguments) -> None:
         num_sentences=options.num_sentences,
         seed=options.seed,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(geometry_table(record))
     say_warnings(record["warnings"])
@@ -171,7 +169,7 @@ def _robustness(arguments) -> None:
         data,
         settings,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(robustness_table(record))
     if out is not None:

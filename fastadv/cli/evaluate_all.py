@@ -54,7 +54,7 @@ def _all(arguments: argparse.Namespace) -> int:
     if wrong_cards:
         raise UserError(f"--write_cards: {'; '.join(wrong_cards)}")
     checked_cache_folder(options.cache_dir)
-    evaluation = suite.run(sys.stderr.isatty(), say=_say)
+    evaluation = suite.run(True, say=_say)
     print(short_table(evaluation))
     print(f"{out}: {', '.join(FILES)}")
     has_all_cards = not options.write_cards or _write_cards(evaluation)

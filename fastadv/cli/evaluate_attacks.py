@@ -1,7 +1,6 @@
 """``fastadv evaluate adv-sts | pair-distances | perturbation-map | attack-by-epoch``. Parsing only."""
 
 import argparse
-import sys
 
 from fastadv.cli.flags import add_flags, changed_flag, read_settings
 from fastadv.cli.parts import add_command, check_out_folder, into, run_or_describe
@@ -86,7 +85,7 @@ def _pair_distances(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(f"would measure {', '.join(models)} on {len(pairs.labels):,} pairs of {options.rows}{into(out)}")
         return
-    record = measure_pairs(models, pairs, options.batch_size, progress=sys.stderr.isatty())
+    record = measure_pairs(models, pairs, options.batch_size, progress=True)
     print(pair_table(record))
     if out is not None:
         write_pairs_record(record, out)
@@ -108,7 +107,7 @@ def _perturbation_map(arguments: argparse.Namespace) -> None:
         return
     data, rows = source.read()
     texts = perturbed_texts(data, rows.tolist(), word_sets, options.max_texts, options.leave_out, options.seed)
-    record, points = map_models(models, texts, options.seed, options.batch_size, progress=sys.stderr.isatty())
+    record, points = map_models(models, texts, options.seed, options.batch_size, progress=True)
     write_map(out, record, points, texts)
     print(map_table(record))
     print(out)

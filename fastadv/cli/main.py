@@ -21,7 +21,7 @@ from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
 from fastadv.config.commands import EncodeOptions, encoding_words
 from fastadv.distributed.launchers import told_rank
-from fastadv.errors import SaveFailed, UserError
+from fastadv.errors import SaveFailed, UserError, require_docstrings
 from fastadv.files.terminal_log import remarks_after
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -49,6 +49,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if argv[:1] == ["train"]:
             return _train(argv[1:])
         arguments = _build_parser().parse_args(argv)
@@ -116,7 +117,7 @@ def _encode(arguments) -> None:
         batch_size=options.batch_size,
         split=options.split,
         quoting=options.quoting,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(
         f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']}, "

@@ -28,7 +28,7 @@ def run_or_describe(run, arguments: argparse.Namespace) -> dict | None:
         run.check()
         print(run.describe())
         return None
-    return run.run(progress=sys.stderr.isatty())
+    return run.run(progress=True)
 
 
 def check_json(path: Optional[str]) -> Optional[Path]:

@@ -62,6 +62,8 @@ Pooling = Annotated[
 TokenRadius = Annotated[
     NotNegative | Literal["equal"], doc("a number of at least 0, or equal (the sentence's epsilon)")
 ]
+StepSize = Annotated[NotNegative | Literal["auto"], doc("a number of at least 0, or auto (a share of the radius)")]
+Radius = Annotated[NotNegative | Literal["auto"], doc("a number of at least 0, or auto (relative to the embeddings)")]
 ProbeSize = Annotated[
     int,
     Predicate(lambda value: value == 0 or value >= 16),

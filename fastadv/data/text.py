@@ -17,7 +17,6 @@ from typing import Callable, Dict, Generator, Iterable, Iterator, List, Optional
 
 import numpy as np
 import pyarrow as pa
-from tqdm.auto import tqdm
 
 from fastadv.data.packing import PackedBatch
 from fastadv.data.records import PREFIXES, MappedColumn, Row, record_batch, schema_of, sentence_id, write_file
@@ -26,6 +25,7 @@ from fastadv.data.sources.line_report import LineReport
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
+from fastadv.files.progress import Bar
 
 __all__ = ["LineReport", "TokenizedText", "collate", "iterate_sentences", "sentence_id"]
 
@@ -284,7 +284,7 @@ def tokenised(
     """
     limits = [number for number in (num_expected, max_rows) if number is not None]
     num_left = max_rows
-    with tqdm(
+    with Bar(
         total=min(limits, default=None), desc="tokenising", unit=" sentences", disable=not progress, leave=False
     ) as bar:
         while num_left is None or num_left > 0:

@@ -367,12 +367,12 @@ class Encoder(TextReader, nn.Module):
         Raises:
             TypeError: one text in the place of a list, or something that is no text.
         """
-        from tqdm import tqdm
+        from fastadv.files.progress import Bar
 
         texts, size = checked_texts(texts), self.vector_size if is_finished else self.pooled_size
         vectors = np.empty((len(texts), size), dtype=np.float32)
         chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
-        with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
+        with Bar(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
             for start in range(0, len(texts), chunk_size):
                 for rows, batch in self.batches_of(texts[start : start + chunk_size], batch_size=batch_size):
                     h = self.encode(self.embed(batch, dropout=False), batch, dropout=False)

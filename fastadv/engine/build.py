@@ -1,6 +1,6 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
-import sys
+import logging
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,8 @@ from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
 from fastadv.perturbation import Search, ball
 from fastadv_kernels import BackendError, set_backend
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
     score = None if is_labelled else dev_score(config.dev.data, config.data.quoting)
     encoder = build_encoder(config) if encoder is None else encoder
     encoder.to(device)
-    progress = is_first_rank() and sys.stderr.isatty()
+    progress = is_first_rank()
     data = TrainingData(config, encoder, progress)
     step = build_step(config, encoder, data.text, data.label_map)
     objective = step.objective
@@ -70,6 +72,13 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
         model = Classifier(encoder, objective.classifier, data.label_map, beside)
         score = first_rank_first(lambda: labelled_dev_score(config, encoder, data.label_map, progress))
     check_resolution(config, step, data.first_batch())
+    begins_at = config.perturbation.start_step
+    if step.search is not None and begins_at >= data.total_steps and is_first_rank():
+        logger.warning(
+            "perturbation.start_step = %d: the run ends after step %d, before its search begins",
+            begins_at,
+            data.total_steps,
+        )
     return Run(encoder, data, step, model, score)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,5 +64,4 @@ class Comparison:
         from fastadv.evaluation.before_after.before_after import measure
         from fastadv.evaluation.before_after.text_attack import LOG
 
-        is_shown = sys.stderr.isatty()
-        return measure(encoder, self._config, self._held_out, progress=is_shown, log=self._run_folder / LOG)
+        return measure(encoder, self._config, self._held_out, progress=True, log=self._run_folder / LOG)

@@ -263,6 +263,9 @@ class Trainer:
         except (NonFiniteGradient, zero.NonFiniteUpdate) as error:
             gauges.add(guard.reject(error, step, batch))
             return False
+        except Exception as error:
+            guard.explain(error, step, batch)
+            raise
         guard.keep(is_whole_step=grad_norm is not None)
         gauges.add({**step_module.metrics, "loss": loss_value})
         if grad_norm is None:

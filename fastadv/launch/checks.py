@@ -55,16 +55,16 @@ def rtd_generator_of(config: Config) -> str | None:
 
 def _of_sizes(config: Config) -> Iterator[Rule]:
     sizes, plan = config.perturbation, config.perturbation.resolve()
-    is_one_step, is_relative = sizes.method in ("fgm", "fgsm"), sizes.epsilon_relative is not None
-    is_free, has_no_radius = plan.reuse == "free", sizes.epsilon is None and not is_relative
+    is_one_step, is_relative = sizes.method in ("fgm", "fgsm"), plan.epsilon_relative is not None
+    is_free, has_no_radius = plan.reuse == "free", plan.epsilon is None and not is_relative
     yield is_free and plan.num_steps == 0, "perturbation.num_steps", "at least 1 where perturbation.reuse is free"
     expected = "shared where perturbation.reuse is free, whose passes train at one point"
     yield is_free and plan.gradient == "separate", "perturbation.gradient", expected
     where = f"where perturbation.method is {sizes.method}: its one step is as long as the radius"
     expected = f"a number of at least 0, or perturbation.epsilon_relative, {where}"
     yield is_one_step and has_no_radius, "perturbation.epsilon", expected
-    where = f"where perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
-    yield is_relative and sizes.epsilon is not None, "perturbation.epsilon", f"null {where}"
+    where = f"where perturbation.epsilon_relative (now {show(plan.epsilon_relative)}) sets the radius"
+    yield is_relative and plan.epsilon is not None, "perturbation.epsilon", f"auto or null {where}"
     yield is_relative and sizes.epsilon_token != "equal", "perturbation.epsilon_token", f"equal {where}"
     has_units = not is_relative and sizes.step_relative and not is_one_step
     both = "both perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.lib.format import write_array_header_1_0
-from tqdm import tqdm
 
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.data.sources.line_report import LineReport
 from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.progress import Bar
 
 SUFFIXES = (".npy", ".parquet")
 
@@ -71,7 +71,7 @@ def encode_file(
     started = time.perf_counter()
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
-    with counting_tokens(report), written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
+    with counting_tokens(report), written_aside(target) as aside, Bar(unit="text", disable=not progress) as bar:
         with closing(rows_type(aside, encoder.vector_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))

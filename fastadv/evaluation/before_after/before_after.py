@@ -14,7 +14,6 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.packing import PackedBatch
@@ -37,6 +36,7 @@ from fastadv.evaluation.intervals import (
 from fastadv.evaluation.vectors.geometry import pair_kernel, unit_vectors
 from fastadv.evaluation.vectors.vector_cache import options_of_h
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.progress import Bar
 
 Measurement = Dict[str, np.ndarray]
 """name -> one value a sentence; the radius of an attacked value follows an @, as in ``cosine@0.1``"""
@@ -81,7 +81,7 @@ def measure(
     num_probe_texts = len(held_out.probe_test[0])
     num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
     num_attacks += cfg.num_attacked_texts
-    with tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
+    with Bar(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
         model = _Measured(encoder, cfg, batch_size, bar, log)
         vectors = model.clean_vectors(held_out.sentences)
         result: Measurement = {
@@ -203,7 +203,7 @@ class _Measured:
     encoder: Any
     cfg: EvaluationConfig
     batch_size: int
-    bar: tqdm
+    bar: Bar
     log: Path
     """of attacks on texts"""
 

@@ -5,7 +5,7 @@ import math
 import traceback
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -72,11 +72,12 @@ class RecipeAttack:
             search.found = (changed,) if isinstance(changed, str) else tuple(changed)
             search.after = np.asarray(end.raw_output)
 
-    def facts(self, texts: Sequence[Sequence[str]]) -> Dict[str, Any]:
-        """TextAttack's version, the recipe's parts, and how many words it has for a word of the first few texts."""
+    def facts(self, texts: Sequence[Sequence[str]], max_seconds: Optional[float] = None) -> Dict[str, Any]:
+        """TextAttack's version, the recipe's parts, and how many words it has for a word of the first few texts: of as
+        many words as are counted in ``max_seconds``."""
         joined = [" ".join(" ".join(of_text).split()[:_MAX_WORDS_COUNTED]) for of_text in texts[:_NUM_COUNTED]]
         try:
-            counts: Any = candidate_counts(self.attack, joined)
+            counts: Any = candidate_counts(self.attack, joined, max_seconds)
         except Exception:
             # A text that no word can be changed in is an error of its own row, not of the run.
             traceback.print_exc()

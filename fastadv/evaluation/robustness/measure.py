@@ -6,7 +6,6 @@ Shapes: ``N`` sentences, ``D`` entries a vector. A value is NaN where the edit h
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
@@ -14,6 +13,7 @@ from fastadv.evaluation.robustness.edited import UNCHANGED, Copies, Copy, Drawn,
 from fastadv.evaluation.vectors.geometry import unit_vectors
 from fastadv.evaluation.vectors.sts import sts_cosines
 from fastadv.evaluation.vectors.vector_cache import encode_distinct, model_fingerprint
+from fastadv.files.progress import Bar
 
 METRICS = ("cosine", "centred_cosine", "retrieval", "reciprocal_rank")
 
@@ -125,7 +125,7 @@ def _sts(encoder, data: RobustnessData, drawn: Drawn, batch_size: int, progress:
     """Of the pairs as they are (`UNCHANGED`), and of those with both sentences edited."""
     variants = [UNCHANGED, *data.curves] if data.pairs else []
     found = {}
-    for variant in tqdm(variants, desc="STS", unit="edit", disable=not progress or not variants):
+    for variant in Bar(variants, desc="STS", unit="edit", disable=not progress or not variants):
         if variant == UNCHANGED:
             sets = dict(data.pairs)
         else:
@@ -158,7 +158,7 @@ def measure_models(
     """
     measured: dict[str, Measured] = {}
     facts, failure = {}, None
-    for name, load in tqdm(models.items(), desc="models", disable=not progress or len(models) < 2):
+    for name, load in Bar(models.items(), desc="models", disable=not progress or len(models) < 2):
         try:
             encoder = load()
             measured[name] = measure(encoder, data, drawn, batch_size, progress)

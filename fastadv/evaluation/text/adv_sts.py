@@ -175,7 +175,8 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         def attack(places: List[int]) -> Iterator[TextAttackRow]:
             with output_to(self.folder / LOG):
                 attacker = build_attacker(settings, victim)
-                facts["recipe"] = facts_of(attacker, [_asked(victim, *pair[:3]) for pair in pairs])
+                asked = [_asked(victim, *pair[:3]) for pair in pairs]
+                facts["recipe"] = facts_of(attacker, asked, settings.max_seconds)
             for place in places:
                 with output_to(self.folder / LOG):
                     row = attack_pair(attacker, victim, settings, *pairs[place])

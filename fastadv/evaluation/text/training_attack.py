@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Dict, Sequence
 
 import torch
-from tqdm.auto import tqdm
 
 from fastadv.config.text_attack import PAIR_ROLES, TextAttackSettings
 from fastadv.data.variants.text_pairs import Texts
@@ -20,6 +19,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.text.attack import LabelledText, check_settings
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
+from fastadv.files.progress import Bar
 from fastadv.objectives.needs import EpochAttack
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def find_texts(
     job = AttackJob("", settings_of(plan, seed), log, num_threads=torch.get_num_threads(), roles=roles)
     found: Dict[Texts, Texts] = {}
     num_tried = num_errors = 0
-    bar = tqdm(total=num_wanted, desc=plan.recipe, unit="text", file=sys.stderr, disable=None, leave=False)
+    bar = Bar(total=num_wanted, desc=plan.recipe, unit="text", file=sys.stderr, leave=False)
     with bar, closing(attack_here(job, list(first.values()), model)) as rows:
         for row in rows:
             num_tried += 1

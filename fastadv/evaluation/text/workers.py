@@ -75,7 +75,7 @@ def attack_here(
         with output_to(job.log):
             attacker, victim = _build(job, classifier)
             if facts is not None and not facts:
-                facts.update(facts_of(attacker, texts))
+                facts.update(facts_of(attacker, texts, job.settings.max_seconds))
         for text in texts:
             with output_to(job.log):
                 row = attack_text(attacker, victim, job.settings, text)
@@ -138,12 +138,12 @@ def _rows_of_suspects(
             yield from attack_in_processes(job, [text], names, 1)
 
 
-def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText]) -> dict:
-    """What the recipe says of itself."""
+def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText], max_seconds: Optional[float] = None) -> dict:
+    """What the recipe says of itself, counted for at most ``max_seconds``."""
     if isinstance(attacker, RecipeAttack):
         with generators_aside():
             seed_by(0, ())
-            return attacker.facts([text.texts for text in texts])
+            return attacker.facts([text.texts for text in texts], max_seconds)
     return {"name": type(attacker).__name__}
 
 
@@ -190,7 +190,7 @@ def _attack(text: LabelledText) -> TextAttackRow:
 
 
 def _facts(texts: Sequence[LabelledText]) -> dict:
-    return facts_of(_attacker(), texts)
+    return facts_of(_attacker(), texts, _here["job"].settings.max_seconds)
 
 
 @contextmanager

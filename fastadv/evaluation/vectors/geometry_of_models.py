@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.config.commands import encoding_words
 from fastadv.errors import UserError
@@ -34,6 +33,7 @@ from fastadv.evaluation.vectors.scored_pairs import read_sts_benchmark
 from fastadv.evaluation.vectors.vector_cache import encode_distinct, model_fingerprint
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
+from fastadv.files.progress import Bar
 from fastadv.pages.text_table import aligned, interval_cell
 
 QUANTITIES = {
@@ -135,7 +135,7 @@ def measure_geometry(
     """
     sentences: List[str] = []
     rows, warnings, first, failure = [], [], None, None
-    for name, load in tqdm(models.items(), desc="models", disable=not progress or len(models) < 2):
+    for name, load in Bar(models.items(), desc="models", disable=not progress or len(models) < 2):
         try:
             encoder = load()
             if not rows:

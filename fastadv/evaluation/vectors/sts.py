@@ -14,6 +14,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.vectors.geometry import unit_rows
 from fastadv.evaluation.vectors.scored_pairs import (
     STS_YEARS,
+    NotThere,
     ScoredPairs,
     read_sick,
     read_sts_benchmark,
@@ -98,8 +99,24 @@ def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> D
     unknown = [name for name in names if name not in STS_SETS]
     if unknown or not names:
         raise UserError(f"unknown STS set {unknown[0] if unknown else ''!r}; the sets are {', '.join(STS_SETS)}")
+    found: Dict[str, ScoredPairs] = {}
+    faults: Dict[str, UserError] = {}
+    for name in names:
+        try:
+            found[name] = _read_set(folder, name)
+        except NotThere as error:
+            faults[name] = error
+    if faults:
+        first, *others = faults.values()
+        also = f" (nor {'are' if len(others) > 1 else 'is'} {', '.join(list(faults)[1:])})" if others else ""
+        allowed = f"; --sets {' '.join(found)} measures those that are" if found else ""
+        raise UserError(f"{first}{also}{allowed}")
+    return found
+
+
+def _read_set(folder: Path, name: str) -> ScoredPairs:
     readers = {"STS-B": read_sts_benchmark, "SICK-R": read_sick}
-    return {name: readers[name](folder, "test") if name in readers else read_sts_year(folder, name) for name in names}
+    return readers[name](folder, "test") if name in readers else read_sts_year(folder, name)
 
 
 def sts_table(scores: Dict[str, float]) -> str:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 from fastadv.files.hashes import digest_of
+from fastadv.files.progress import Bar
 
 logger = logging.getLogger("fastadv")
 
@@ -69,7 +69,7 @@ class VectorCache:
         self.encoder_key = [_VERSION, model_fingerprint(encoder), encoder.pooling, encoder.max_length]
         self.encoder_key += [] if is_finished else ["h"]
 
-    def encode(self, texts: Sequence[str], batch_size: int = 64, bar: Optional[tqdm] = None) -> np.ndarray:
+    def encode(self, texts: Sequence[str], batch_size: int = 64, bar: Optional[Bar] = None) -> np.ndarray:
         """Vectors (num_texts, D) in float32 as ``encode_texts`` gives them, read where an earlier run left them.
 
         Args:
@@ -78,7 +78,7 @@ class VectorCache:
         chunks = [texts[at : at + CHUNK_SIZE] for at in range(0, len(texts), CHUNK_SIZE)]
         return np.concatenate([self._chunk(list(chunk), batch_size, bar) for chunk in chunks])
 
-    def _chunk(self, texts: List[str], batch_size: int, bar: Optional[tqdm]) -> np.ndarray:
+    def _chunk(self, texts: List[str], batch_size: int, bar: Optional[Bar]) -> np.ndarray:
         path = self.folder / f"vectors-{digest_of([self.encoder_key, texts])}.npz"
         vectors = self._kept(path, len(texts))
         if vectors is None:
@@ -140,7 +140,7 @@ def encode_distinct(
         options = {} if is_finished else options_of_h(encoder)
         vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress, **options))
     else:
-        with tqdm(total=len(texts), unit="text", desc=f"{name or 'texts'} encode", disable=not progress) as bar:
+        with Bar(total=len(texts), unit="text", desc=f"{name or 'texts'} encode", disable=not progress) as bar:
             vectors = cache.encode(texts, batch_size, bar)
     num_broken = int((~np.isfinite(vectors).all(axis=1)).sum())
     if num_broken:

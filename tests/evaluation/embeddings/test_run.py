@@ -157,6 +157,21 @@ def test_warnings_are_told(folder, tmp_path, capsys):
     assert lines == [f"warning: {model['name']}: {warning}" for warning in model["warnings"]]
 
 
+def test_texts_that_are_all_wrong_are_no_robustness(folder, tmp_path, capsys):
+    texts = tmp_path / "wrong.csv"
+    rows = read_csv(folder / "texts.csv")
+    names = {name: CLASSES[(CLASSES.index(name) + 1) % len(CLASSES)] for name in CLASSES}
+    lines = [f'"{row["text"]}",{names[row["label"]]}' for row in rows]
+    texts.write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    out = tmp_path / "out"
+    printed = run(arguments(folder, out, "--data", texts), capsys)
+    (model,) = read(out)[0]["models"]
+    assert (model["num_attacked"], model["num_skipped"]) == (0, len(rows))
+    assert model["warnings"][0].startswith("no text is right without an attack: none was attacked")
+    of_radii = [line for line in printed.out.splitlines() if "epsilon" in line and "embeddings" not in line]
+    assert of_radii and all(line.endswith("n/a") for line in of_radii)
+
+
 def test_texts_are_drawn_by_the_seed(folder, tmp_path):
     source = str(folder / "texts.csv")
     (first, rows), (again, _) = (AttackedData(source, max_texts=5, seed=1).read() for _ in range(2))

@@ -296,3 +296,21 @@ def test_a_folder_that_is_no_masked_lm_is_refused(tmp_path, encoder_dir):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="masked LM .* cannot be opened"):
         open_masked_lm(tmp_path)
+
+
+def test_counting_ends_in_time():
+    """The third word would take for ever, as BERT-Attack's combinations of many tokens do."""
+
+    class Endless:
+        pre_transformation_constraints = ()
+
+        def transformation(self, text, indices_to_modify, pre_transformation_constraints):
+            while indices_to_modify[0] == 2:
+                pass
+            return [text, text]
+
+        def filter_transformations(self, candidates, text, original):
+            return candidates[:1]
+
+    counts = candidate_counts(Endless(), ["one two three four"], max_seconds=0.3)
+    assert counts == {"num_words": 2, "candidates_per_word": 2.0, "allowed_per_word": 1.0, "share_of_words": 1.0}

@@ -119,7 +119,10 @@ def test_missing_sets_are_named(tmp_path):
         pairs_spearman(LetterEncoder(), read_sts_benchmark(tmp_path, "dev"))
     for path in (tmp_path / "STS" / "STS12-en-test").iterdir():
         path.unlink()
-    with pytest.raises(UserError, match="STS12 is not there"):
+    with pytest.raises(UserError, match="STS12 is not there: .*; --sets STS13 STS14 STS15 STS16 STS-B SICK-R measures"):
+        evaluate_sts(LetterEncoder(), tmp_path)
+    (tmp_path / "SICK" / "SICK_test_annotated.txt").unlink()
+    with pytest.raises(UserError, match=r"STS12 is not there: .* \(nor is SICK-R\); --sets STS13 .* STS-B measures"):
         evaluate_sts(LetterEncoder(), tmp_path)
     with pytest.raises(UserError, match="no folder"):
         evaluate_sts(LetterEncoder(), tmp_path / "nowhere")
