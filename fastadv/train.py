@@ -6,7 +6,6 @@ line and status 1. SIGTERM, SIGHUP and SIGUSR1 end it with a checkpoint, one lin
 """
 
 import importlib.util
-import logging
 import os
 import signal
 import sys
@@ -24,10 +23,14 @@ if __package__ in (None, ""):
         sys.path.insert(1, str(_package.parent / "kernels"))
 
 from fastadv.distributed.launchers import adopt_launcher, told_rank
-from fastadv.errors import SaveFailed, UserError
+from fastadv.errors import SaveFailed, UserError, require_docstrings
+from fastadv.files.terminal_log import send_log_to_terminal
 
 if TYPE_CHECKING:
     from fastadv.config.schema import Config
+
+# As `fastadv encode` and `fastadv evaluate` spell them.
+_SHORT = {name: f"encoder.{name}" for name in ("prompt", "prompt_name")}
 
 _SECONDS_FOR_FIRST_RANK = 10.0
 # What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
@@ -42,6 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if "-h" in argv or "--help" in argv:
             from fastadv.launch.help import help_text, named_objective
 
@@ -84,7 +88,7 @@ def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[st
         from fastadv.dry_run import OPTION_NAMES
 
         names += OPTION_NAMES
-    pairs = split_overrides(argv, flags, names)
+    pairs = [(_SHORT.get(key, key), value) for key, value in split_overrides(argv, flags, names)]
     files = [value for key, value in pairs if key == "config"]
     settings = {key: value for key, value in pairs if key in (*flags, *names) and key != "config"}
     overrides = {key: value for key, value in pairs if key not in (*flags, *names)}
@@ -96,7 +100,8 @@ def _run(argv: list[str]) -> int:
     from fastadv.launch.checks import check_encoder
 
     adopt_launcher()
-    _send_log_to_terminal()
+    if told_rank() == 0:
+        send_log_to_terminal()
     config, settings = read_arguments(argv)
     if "print_config" in settings:
         print(to_yaml(config), end="")
@@ -157,35 +162,6 @@ def _end(message: str, status: int, seconds_for_others: Optional[float] = None) 
     message = " ".join(message.split())
     print(f"fastadv: rank {rank}: {message}" if rank else f"fastadv: {message}", file=sys.stderr)
     return status
-
-
-class _Terminal(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time; between two calls of ``main`` it may change."""
-
-    def __init__(self, name: str):
-        self._stream_name = name
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self):
-        return getattr(sys, self._stream_name)
-
-
-def _send_log_to_terminal() -> None:
-    """What the library says of a run: remarks to stdout, warnings to stderr, by the first rank alone."""
-    if told_rank() != 0:
-        return
-    log = logging.getLogger("fastadv")
-    if log.handlers:
-        return
-    remarks, warnings = _Terminal("stdout"), _Terminal("stderr")
-    remarks.addFilter(lambda record: record.levelno < logging.WARNING)
-    warnings.setLevel(logging.WARNING)
-    for handler in (remarks, warnings):
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
@@ -167,6 +168,10 @@ class Trainer:
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)
+        else:
+            own, given = self.encoder, self.config.encoder
+            given.pooling, given.max_length = own.pooling, own.max_length
+            given.prompt, given.prompt_name = own.prompt or given.prompt, None
         choose_kernels(self.config)
         check_machine(self.config)
         if self.config.engine.num_threads is not None:
@@ -184,7 +189,7 @@ class Trainer:
         self.run = run = build_run(config, self.device, self.encoder)
         self.encoder, self.total_steps = run.encoder, run.data.total_steps
         self.identity = RunIdentity.of(config, run.data.total_steps, run.data.fingerprint)
-        self.comparison = Comparison(config.evaluation, self.run_folder, config.data.field)
+        self.comparison = Comparison(config.evaluation, self.run_folder, config.data)
 
     def _start(self, checkpoint: Path | None, at_end: ExitStack) -> None:
         """The parts that train, at the state of ``checkpoint`` or at the seed's; ``at_end`` closes them."""
@@ -211,7 +216,8 @@ class Trainer:
         at_end.callback(self.progress.close)
         self.gauges = Gauges(config, run.step, self.device, step)
         self.guard = Guard(config.train, run.step, self.position, self.encoder.tokenizer)
-        for line in (run.data.description, *remarks):
+        encoding = f"encoder.model: {config.encoder.model}, {encoding_words(self.encoder.settings)}"
+        for line in (encoding, run.data.description, *remarks):
             self.progress.say(line)
 
     def _destroy_engine(self) -> None:
@@ -278,6 +284,9 @@ class Trainer:
         except (NonFiniteGradient, zero.NonFiniteUpdate) as error:
             gauges.add(guard.reject(error, step, batch))
             return False
+        except Exception as error:
+            guard.explain(error, step, batch)
+            raise
         guard.keep(is_whole_step=grad_norm is not None)
         gauges.add({**step_module.metrics, "loss": loss_value})
         if grad_norm is None:
@@ -365,7 +374,7 @@ class Trainer:
         run.model.eval()
         table = self.comparison.measure_after(self.encoder)
         label_map, num_rows = run.data.label_map, len(run.data.text)
-        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, label_map)
+        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, self.encoder, label_map)
         self._lock.require()
         run.model.save_pretrained(self.run_folder / "model", card)
         if self._writes_report:

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
+NO_AUTO = [f"--perturbation.{step}=0.1" for step in ("alpha", "beta", "gamma")]
+
+
 @pytest.fixture
 def write(tmp_path):
     def write(text, name="run.yaml"):
@@ -115,9 +118,9 @@ def test_a_fault_is_its_own_files_wherever_that_stands(write, text, fault):
         ("optimizer: {lr: 0}", "optimizer", "lr", 0.0),
         ("optimizer: {max_grad_norm: null}", "optimizer", "max_grad_norm", None),
         ("optimizer: {max_grad_norm: ~}", "optimizer", "max_grad_norm", None),
-        ("perturbation: {epsilon_token: null}", "perturbation", "epsilon_token", None),
+        ("perturbation: {epsilon: 0.1, epsilon_token: null, gamma: 0.1}", "perturbation", "epsilon_token", None),
         ("perturbation: {epsilon_token: equal}", "perturbation", "epsilon_token", "equal"),
-        ("perturbation: {epsilon_token: 1e-2}", "perturbation", "epsilon_token", 1e-2),
+        ("perturbation: {epsilon: 0.1, epsilon_token: 1e-2}", "perturbation", "epsilon_token", 1e-2),
         ("train: {seed: 012}", "train", "seed", 12),
         ("train: {output_dir: '2024'}", "train", "output_dir", "2024"),
         ("evaluation: {radii: [1, 1e-1]}", "evaluation", "radii", [1.0, 0.1]),
@@ -142,7 +145,7 @@ def test_yaml_words_mean_what_they_say(write, line, section, key, value):
         (["--data.positive_field", "pos"], "data", "positive_field", "pos"),
         (["--data.positive_field", "null"], "data", "positive_field", None),
         (["--perturbation.alpha", "1e-5"], "perturbation", "alpha", 1e-5),
-        (["--perturbation.epsilon", "null"], "perturbation", "epsilon", None),
+        (["--perturbation.epsilon", "null", *NO_AUTO], "perturbation", "epsilon", None),
         (["--perturbation.epsilon_token", "equal"], "perturbation", "epsilon_token", "equal"),
         (["--perturbation.use_eta", "false"], "perturbation", "use_eta", False),
         (["--evaluation.radii", "[0.1, 0.2]"], "evaluation", "radii", [0.1, 0.2]),
@@ -247,7 +250,7 @@ def log_records():
         ({"alpha": 0.3, "epsilon": 0.1}, True),
         ({"alpha": 0.2, "epsilon": 0.1}, False),
         ({"alpha": 2.1, "epsilon": 0.1, "step_relative": "true"}, True),
-        ({"alpha": 9.0}, False),
+        ({"alpha": 9.0, "beta": 1.0, "gamma": 1.0, "epsilon": "null"}, False),
         ({"alpha": 9.0, "epsilon": 0}, False),
         ({"alpha": 9.0, "epsilon_relative": 0.1, "rho": 0}, False),
         ({"alpha": 9.0, "epsilon_relative": 0.1, "num_pgd_steps": 0}, False),

@@ -52,7 +52,7 @@ class TextVariants:
 
     Args:
         texts: of each training row.
-        encoder: gives ``tokenizer``, ``max_length``, ``num_token_types`` and ``position_offset``.
+        encoder: gives ``tokenizer``, ``max_length``, ``num_token_types``, ``position_offset`` and ``prompt``.
         sources: kind of variant -> what gives it.
         proposers: draw the proposals of each side of `PackedBatch.proposals`.
     """
@@ -67,8 +67,8 @@ class TextVariants:
         self.texts, self._sources, self._proposers = texts, dict(sources), tuple(proposers)
         # Without the encoder's weights, for loader processes.
         tokenizer, limits = encoder.tokenizer, (encoder.max_length, encoder.num_token_types, encoder.position_offset)
-        self._pack = partial(_packed, tokenizer, *limits)
-        self._pack_words = partial(pack_words, tokenizer, *limits)
+        self._pack = partial(_packed, tokenizer, *limits, prompt=encoder.prompt)
+        self._pack_words = partial(pack_words, tokenizer, *limits, prompt=encoder.prompt)
 
     def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
         """From now on the variant adversarial is what ``pairs`` have; where they are empty there is none."""
@@ -83,9 +83,10 @@ class TextVariants:
 
 
 def _packed(
-    tokenizer, max_length: int, num_token_types: int, position_offset: int, texts: Sequence[Texts]
+    tokenizer, max_length: int, num_token_types: int, position_offset: int, texts: Sequence[Texts], prompt: str
 ) -> PackedBatch:
-    tokens, special, types = tokenize(tokenizer, max_length, *map(list, zip(*texts)), num_types=num_token_types)
+    columns = map(list, zip(*texts))
+    tokens, special, types = tokenize(tokenizer, max_length, *columns, num_types=num_token_types, prompt=prompt)
     ids = [sentence_id(of_text) for of_text in tokens]
     return PackedBatch.from_token_lists(tokens, special, ids, token_type_lists=types, position_offset=position_offset)
 

@@ -99,7 +99,7 @@ def test_the_run_folder_holds_what_is_promised(make_config, step_lines):
     read_back.objective_options = {}  # completed by the objective's own defaults
     assert read_back == config
     card = (folder / "model" / "README.md").read_text()
-    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 32" in card
+    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 64" in card
 
 
 def test_the_export_is_the_trained_encoder(make_config, sentences):
@@ -133,7 +133,7 @@ def test_the_best_weights_are_exported(make_config, scored_pairs, monkeypatch, s
         seen.append({name: value.clone() for name, value in encoder.hf.state_dict().items()})
         return scores[len(seen) - 1]
 
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: score)
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: score)
     config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1, "train.save_every": 1})
     trainer = Trainer(config)
     folder = trainer.fit()
@@ -151,7 +151,7 @@ def test_the_best_weights_are_exported(make_config, scored_pairs, monkeypatch, s
 @pytest.mark.parametrize("scores, best", [([math.nan, 1.0, math.nan, 0.5], 2), ([math.nan] * 4, None)])
 def test_a_score_that_is_no_number_is_never_the_best(make_config, scored_pairs, monkeypatch, scores, best):
     remaining = iter(scores)
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(remaining))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: lambda encoder: next(remaining))
     trainer = Trainer(make_config(**{"dev.data": scored_pairs, "train.eval_every": 1}))
     folder = trainer.fit()
     assert trainer.position.best_step == best
@@ -162,7 +162,7 @@ def test_a_score_that_is_no_number_is_never_the_best(make_config, scored_pairs, 
 
 def test_the_best_score_survives_a_stop(make_config, scored_pairs, monkeypatch):
     scores = iter([5.0, 1.0, 2.0, 3.0])
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: lambda encoder: next(scores))
     config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1})
 
     class Stop(Callback):
