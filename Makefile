@@ -78,7 +78,7 @@ quickstart: venv
 	$(BIN)/fastadv prepare-attack-data --recipe deepwordbug --out $(ATTACK_DATA) || true
 	export PATH="$(CURDIR)/$(BIN):$$PATH" FASTADV_ATTACK_DATA="$(CURDIR)/$(ATTACK_DATA)"; \
 	if ! python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then export DS_ACCELERATOR=cpu; fi; \
-	deepspeed --num_accelerators 1 fastadv/train.py --config $(CONFIG)
+	deepspeed -q --num_accelerators 1 fastadv/train.py --config $(CONFIG)
 
 # One arm at a time, so that no core waits for the last one.
 DEMO := --arms fine_tuning freelb scal --seeds 0 --num_texts 500 --epsilons 0.5 1 --no_small_radii --no_distances \

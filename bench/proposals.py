@@ -34,7 +34,7 @@ BATCH_SIZE, MAX_LENGTH = 64, 32
 class Limits:
     """What a loader asks of an encoder."""
 
-    max_length, num_token_types, position_offset = MAX_LENGTH, 2, 0
+    max_length, num_token_types, position_offset, prompt = MAX_LENGTH, 2, 0, ""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer

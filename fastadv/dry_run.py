@@ -2,24 +2,27 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Mapping, Optional
 
 import torch
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config
 from fastadv.data.labelled.find import open_labelled
 from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources.find import open_source
 from fastadv.data.variants.text_pairs import read_pairs
 from fastadv.data.variants.word_sets import WordSets
+from fastadv.engine.checkpoints.checkpoint import describe_moves, read_state
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.checkpoints.run_folder import check_run_folder, describe_adversary
 from fastadv.engine.selection import dev_score
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.text_attack import why_not_attacked
 from fastadv.evaluation.text.training_attack import check_attack
+from fastadv.launch.checks import check_encoder
 from fastadv.planning.cards import CARDS, LINKS, Card
 from fastadv.planning.costs import MEAN_LENGTH_SHARE, BatchSize, StepCosts, find_costs
 from fastadv.planning.memory import memory
@@ -85,8 +88,9 @@ def describe_plan(config: Config, options: PlanOptions = PlanOptions()) -> str:
     writes nothing.
 
     Raises:
-        UserError: data, dev data or run folder that are not what they should be.
+        UserError: encoder, data, dev data or run folder that are not what they should be.
     """
+    check_encoder(config)
     return "\n".join([*_what_is_done(config), "", *_what_it_costs(config, options)])
 
 
@@ -94,24 +98,25 @@ def _what_is_done(config: Config) -> list[str]:
     encoder, data, train, evaluation = config.encoder, config.data, config.train, config.evaluation
     for source in weighted_sources(data.train):
         if data.label_field is None:
-            open_source(source.path, data.field, data.split, data.positive_field, data.negative_field)
+            open_source(source.path, data.field, data.split, data.positive_field, data.negative_field, data.quoting)
         else:
-            open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split)
+            open_labelled(source.path, data.label_field, data.field, data.pair_field, data.split, **data.reading)
     if data.label_field is None:
-        dev_score(config.dev.data)
+        dev_score(config.dev.data, data.quoting)
     elif config.dev.data != "none":
-        open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split)
+        open_labelled(config.dev.data, data.label_field, data.field, data.pair_field, config.dev.split, **data.reading)
     if data.word_sets is not None:
         word_sets = WordSets.load(data.word_sets)
     if data.pairs is not None:
         num_pairs = len(read_pairs(data.pairs))
     if evaluation.enabled:
-        open_source(evaluation.held_out, data.field, evaluation.held_out_split)
+        open_source(evaluation.held_out, data.field, evaluation.held_out_split, quoting=data.quoting)
         if evaluation.word_sets is not None:
             WordSets.load(evaluation.word_sets)
     folder = Path(train.output_dir).expanduser()
     check_run_folder(config)
     checkpoint = newest_checkpoint(folder)
+    moves = [] if checkpoint is None else describe_moves(read_state(checkpoint)[1].config, asdict(config))
     length = f"{train.max_steps} steps" if train.max_steps else f"{train.num_epochs} passes over the data"
     batches = f"{train.accumulation_steps} x " if train.accumulation_steps > 1 else ""
     options = "".join(f", {name} {value}" for name, value in config.objective_options.items())
@@ -122,7 +127,7 @@ def _what_is_done(config: Config) -> list[str]:
             f"; DeepWordBug on {evaluation.num_attacked_texts} texts" if why is None else f"; DeepWordBug n/a: {why}"
         )
     return [
-        f"encoder     {encoder.model}, {encoder.pooling} pooling, at most {encoder.max_length} tokens",
+        f"encoder     {encoder.model}, {encoding_words({**vars(encoder), 'prompt': encoder.prompt or ''})}",
         f"data        {describe_sources(data.train)}"
         + (f", the first {data.max_sentences:,} sentences" if data.max_sentences else "")
         + (f", classes in {data.label_field}" if data.label_field is not None else ""),
@@ -139,6 +144,8 @@ def _what_is_done(config: Config) -> list[str]:
         "weights     " + ("the last" if config.dev.data == "none" else f"the best on {config.dev.data}"),
         "evaluation  " + (measured if evaluation.enabled else "none"),
         f"run folder  {folder}" + (f", going on from {checkpoint.name}" if checkpoint else ""),
+        # What the files hold is read by a run alone.
+        *(f"            if the content is the same, of {move}" for move in moves),
     ]
 
 

@@ -1,5 +1,7 @@
 """The errors a user is meant to read."""
 
+import sys
+
 
 class UserError(ValueError):
     """A mistake in what the user gave. The message is one line: what was given, and what is allowed.
@@ -13,3 +15,9 @@ class SaveFailed(RuntimeError):
 
     The command line prints it alone on stderr and exits with status 1: the command was right.
     """
+
+
+def require_docstrings() -> None:
+    """UserError where Python runs without docstrings, which transformers reads as it defines its models."""
+    if sys.flags.optimize > 1:
+        raise UserError("PYTHONOPTIMIZE = 2 (python -OO): expected 0 or 1, for transformers needs docstrings")

@@ -2,11 +2,10 @@
 
 ``torchrun fastadv/train.py``, ``python fastadv/train.py`` and ``fastadv train`` do the same. A mistake in what was
 given ends the run with one line on stderr and status 2; training that ran into a NaN, or a disk that is full, with one
-line and status 1. SIGTERM ends it with a checkpoint, one line on stdout and status 0.
+line and status 1. SIGTERM, SIGHUP and SIGUSR1 end it with a checkpoint, one line on stdout and status 0.
 """
 
 import importlib.util
-import logging
 import os
 import signal
 import sys
@@ -23,10 +22,15 @@ if __package__ in (None, ""):
     if importlib.util.find_spec("fastadv_kernels") is None:
         sys.path.insert(1, str(_package.parent / "kernels"))
 
-from fastadv.errors import SaveFailed, UserError
+from fastadv.distributed.launchers import adopt_launcher, told_rank
+from fastadv.errors import SaveFailed, UserError, require_docstrings
+from fastadv.files.terminal_log import send_log_to_terminal
 
 if TYPE_CHECKING:
     from fastadv.config.schema import Config
+
+# As `fastadv encode` and `fastadv evaluate` spell them.
+_SHORT = {name: f"encoder.{name}" for name in ("prompt", "prompt_name")}
 
 _SECONDS_FOR_FIRST_RANK = 10.0
 # What launchers take to notice a rank that ended, and to kill the others, of which one line is enough then.
@@ -41,6 +45,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if "-h" in argv or "--help" in argv:
             from fastadv.launch.help import help_text, named_objective
 
@@ -50,10 +55,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except UserError as error:
         return _end(str(error), 2)
     except KeyboardInterrupt as error:
+        from fastadv.distributed.signals import ORDERLY
+
         number = getattr(error, "signal_number", signal.SIGINT)
-        if number == signal.SIGTERM:
+        if number in ORDERLY:
             # Who sends it wants the run to end, and it has; nothing failed.
-            if int(os.environ.get("RANK", "0")) == 0:
+            if told_rank() == 0:
                 print(f"fastadv: {error}", flush=True)
             return 0
         return _end(str(error) or "interrupted", 128 + number)
@@ -67,34 +74,34 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def read_arguments(argv: Sequence[str]) -> tuple["Config", dict[str, Optional[str]]]:
-    """The checked configuration of a command line, and what else it has: config, dry_run and its options, print_config.
+    """The checked configuration of a command line, and what else it has: dry_run and its options, print_config.
 
     Raises:
         UserError: one line that names what was given and what is allowed.
     """
     from fastadv.launch.load import build_config, split_overrides
 
-    # DeepSpeed's launcher adds --local_rank to what the user typed; the environment says the same.
-    flags, names = ["dry_run", "print_config"], ["config", "local_rank"]
+    # DeepSpeed's launcher adds --local_rank to what the user typed, torch.distributed.launch --local-rank; the
+    # environment says the same.
+    flags, names = ["dry_run", "print_config"], ["config", "local_rank", "local-rank"]
     if "--dry_run" in argv:
         from fastadv.dry_run import OPTION_NAMES
 
         names += OPTION_NAMES
-    given = dict(split_overrides(argv, flags, names))
-    settings = {key: value for key, value in given.items() if key in (*flags, *names)}
-    overrides = {key: value for key, value in given.items() if key not in settings}
-    return build_config(settings.get("config"), overrides, [*flags, *names]), settings
+    pairs = [(_SHORT.get(key, key), value) for key, value in split_overrides(argv, flags, names)]
+    files = [value for key, value in pairs if key == "config"]
+    settings = {key: value for key, value in pairs if key in (*flags, *names) and key != "config"}
+    overrides = {key: value for key, value in pairs if key not in (*flags, *names)}
+    return build_config(files, overrides, [*flags, *names]), settings
 
 
 def _run(argv: list[str]) -> int:
     from fastadv.config.schema import to_yaml
     from fastadv.launch.checks import check_encoder
 
-    if "SLURM_PROCID" in os.environ:
-        from fastadv.distributed.processes import adopt_slurm
-
-        adopt_slurm()
-    _send_log_to_terminal()
+    adopt_launcher()
+    if told_rank() == 0:
+        send_log_to_terminal()
     config, settings = read_arguments(argv)
     if "print_config" in settings:
         print(to_yaml(config), end="")
@@ -149,41 +156,12 @@ def _end(message: str, status: int, seconds_for_others: Optional[float] = None) 
     A launcher kills all ranks once one has ended. So the others leave the first its time to speak, and speak
     themselves only if they are still there: then the mistake is theirs alone.
     """
-    rank = int(os.environ.get("RANK", "0"))
+    rank = told_rank()
     if rank:
         time.sleep(_SECONDS_FOR_FIRST_RANK if seconds_for_others is None else seconds_for_others)
     message = " ".join(message.split())
     print(f"fastadv: rank {rank}: {message}" if rank else f"fastadv: {message}", file=sys.stderr)
     return status
-
-
-class _Terminal(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` or ``sys.stderr`` is at the time; between two calls of ``main`` it may change."""
-
-    def __init__(self, name: str):
-        self._stream_name = name
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self):
-        return getattr(sys, self._stream_name)
-
-
-def _send_log_to_terminal() -> None:
-    """What the library says of a run: remarks to stdout, warnings to stderr, by the first rank alone."""
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
-    log = logging.getLogger("fastadv")
-    if log.handlers:
-        return
-    remarks, warnings = _Terminal("stdout"), _Terminal("stderr")
-    remarks.addFilter(lambda record: record.levelno < logging.WARNING)
-    warnings.setLevel(logging.WARNING)
-    for handler in (remarks, warnings):
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 if __name__ == "__main__":

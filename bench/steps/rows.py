@@ -32,6 +32,7 @@ _SEARCH = (
     "--perturbation.norm=linf",
     "--perturbation.alpha=1e-5",
     "--perturbation.beta=1e-3",
+    "--perturbation.gamma=2e-2",
     "--perturbation.rho=0.5",
     "--perturbation.epsilon=null",
 )
@@ -40,7 +41,12 @@ _ADAPTIVE = (*_SEARCH, "--perturbation.reuse=adaptive", _NO_ETA)
 LABELS = LabelMap(("negative", "positive"))
 _LABELLED = ("--data.label_field=label", "--data.train=demo:imdb")
 _FGM = ("--perturbation.method=fgm", "--perturbation.epsilon=1.0")
-_FREELB = ("--perturbation.method=freelb", "--perturbation.alpha=0.5", "--objective_options.weight_clean=0")
+_FREELB = (
+    "--perturbation.method=freelb",
+    "--perturbation.alpha=0.5",
+    "--perturbation.epsilon=null",
+    "--objective_options.weight_clean=0",
+)
 _CLEAN_GRAPH = ("--perturbation.sigma=0", _NO_ETA, "--perturbation.inner_dropout=frozen")
 
 

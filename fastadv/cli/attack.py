@@ -110,5 +110,8 @@ def _run(arguments: argparse.Namespace, kind: type, settings_kind: type, **value
     except UserError as error:
         raise UserError(f"attack: {error}") from error
     models, data = read_settings(arguments, AttackedClassifiers), read_settings(arguments, AttackedData)
-    run = read_settings(arguments, kind, settings=settings, data=data, **vars(models))
+    given = vars(models) | {"settings": settings, "data": data}
+    every = (*models.models, getattr(arguments, "transfer_from", None))
+    given["label_names"] = {} if models.label_names is None else dict.fromkeys(every, models.label_names)
+    run = read_settings(arguments, kind, **given)
     return run, run_or_describe(run, arguments)

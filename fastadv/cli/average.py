@@ -1,7 +1,6 @@
 """``fastadv average``: parsing only. What it runs is `fastadv.encoder.weights.averaging`."""
 
 import argparse
-import sys
 
 from fastadv.cli.flags import add_flags, read_settings
 from fastadv.cli.parts import add_command
@@ -27,5 +26,5 @@ def _average(arguments: argparse.Namespace) -> None:
         check_averageable(first, second)
         print(f"would write the averages of {first} and {second} into {', '.join(map(str, folders))}")
         return
-    for folder in average_classifiers(first, second, options.weights, options.out, sys.stderr.isatty()):
+    for folder in average_classifiers(first, second, options.weights, options.out, True):
         print(folder)

@@ -21,7 +21,7 @@ from fastadv.cli.parts import (
     load_encoder,
     say_warnings,
 )
-from fastadv.config.commands import GeometryOptions, RobustnessInput, StsOptions, TransferOptions
+from fastadv.config.commands import GeometryOptions, RobustnessInput, StsOptions, TransferOptions, encoding_words
 from fastadv.config.robustness import RobustnessSettings
 from fastadv.errors import UserError
 from fastadv.files.json_file import write_json
@@ -32,11 +32,11 @@ def add_evaluate(commands) -> None:
     evaluate = commands.add_parser("evaluate", help="measure an encoder", allow_abbrev=False)
     kinds = evaluate.add_subparsers(metavar="KIND", required=True, parser_class=Parser)
     about = "Spearman x 100 of cosine and human score on the test splits of STS12-16, STS-B and SICK-R"
-    add_flags(add_command(kinds, "sts", _sts, about), StsOptions, defaults={"max_length": 256, "pooling": "mean"})
+    add_flags(add_command(kinds, "sts", _sts, about), StsOptions)
     about = "accuracy x 100 of logistic regression on frozen vectors: MR, CR, SUBJ, MPQA, SST-2, MRPC and TREC"
-    add_flags(add_command(kinds, "transfer", _transfer, about), TransferOptions, defaults={"max_length": 128})
+    add_flags(add_command(kinds, "transfer", _transfer, about), TransferOptions)
     about = "how vectors lie on the unit sphere: alignment, uniformity, effective rank, mean cosine, spectrum"
-    add_flags(add_command(kinds, "geometry", _geometry, about), GeometryOptions, defaults={"max_length": 128})
+    add_flags(add_command(kinds, "geometry", _geometry, about), GeometryOptions)
     about = "how far vectors move and how rankings change when texts are mistyped, reworded or flipped; no labels"
     parser = add_command(kinds, "robustness", _robustness, about)
     add_flags(parser, RobustnessInput)
@@ -59,10 +59,12 @@ def _sts(arguments) -> None:
         return
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, sys.stderr.isatty(), options.cache_dir)
+    scores = evaluate_sts(encoder, data, options.sets, options.batch_size, True, options.cache_dir)
+    settings = {"model": options.model, **encoder.settings}
+    print(f"{options.model}, {encoding_words(settings)}: Spearman x 100 of cosine and human score")
     print(sts_table(scores))
     if out is not None:
-        write_json(out, scores)
+        write_json(out, {**scores, "details": settings})
 
 
 def _transfer(arguments) -> int:
@@ -77,14 +79,12 @@ def _transfer(arguments) -> int:
         return _transfer_plan(encoder_words(options.model, options), data, names, out)
     checked_cache_folder(options.cache_dir)
     encoder = load_encoder(options.model, options)
-    results = transfer_results(
-        encoder, data, names, options.seed, options.batch_size, options.cache_dir, sys.stderr.isatty()
-    )
-    print(f"{options.model}, {encoder.pooling} pooling, cut to {encoder.max_length} tokens: accuracy x 100")
+    results = transfer_results(encoder, data, names, options.seed, options.batch_size, options.cache_dir, True)
+    settings = {"model": options.model, **encoder.settings}
+    print(f"{options.model}, {encoding_words(settings)}: accuracy x 100 on vectors as they are before a Normalize")
     print(transfer_table(results))
     say_warnings(warning for result in results.values() for warning in result.warnings)
     if out is not None:
-        settings = {"model": options.model, "pooling": encoder.pooling, "max_length": encoder.max_length}
         write_json(out, transfer_record(results, {**settings, "seed": options.seed}))
     return _say_what_is_missing({name: result.why for name, result in results.items()})
 
@@ -124,7 +124,7 @@ def _geometry(arguments) -> None:
 
     options = read_settings(arguments, GeometryOptions)
     check_once(options.models)
-    data = find_geometry_data(options.data, options.field, options.split)
+    data = find_geometry_data(options.data, options.field, options.split, options.quoting)
     out = check_out_folder(options.out)
     for model in options.models:
         check_encoder(model, options)
@@ -138,7 +138,7 @@ def _geometry(arguments) -> None:
         num_sentences=options.num_sentences,
         seed=options.seed,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(geometry_table(record))
     say_warnings(record["warnings"])
@@ -169,7 +169,7 @@ def _robustness(arguments) -> None:
         data,
         settings,
         batch_size=options.batch_size,
-        progress=sys.stderr.isatty(),
+        progress=True,
     )
     print(robustness_table(record))
     if out is not None:

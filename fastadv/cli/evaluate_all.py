@@ -43,7 +43,7 @@ def _all(arguments: argparse.Namespace) -> int:
     options = read_settings(arguments, SuiteInput)
     out = check_out_folder(options.out)
     parts, named = choose_parts(_options(arguments, options, out))
-    suite = Suite(list(options.models), parts, out, options.seed, options.pooling, options.max_length, named)
+    suite = Suite(list(options.models), parts, out, options.seed, named, options, options.label_names)
     models = [model for system in suite.systems for model in system.models]
     wrong_cards = check_cards(models) if options.write_cards else []
     if arguments.dry_run:
@@ -54,7 +54,7 @@ def _all(arguments: argparse.Namespace) -> int:
     if wrong_cards:
         raise UserError(f"--write_cards: {'; '.join(wrong_cards)}")
     checked_cache_folder(options.cache_dir)
-    evaluation = suite.run(sys.stderr.isatty(), say=_say)
+    evaluation = suite.run(True, say=_say)
     print(short_table(evaluation))
     print(f"{out}: {', '.join(FILES)}")
     has_all_cards = not options.write_cards or _write_cards(evaluation)

@@ -1,7 +1,6 @@
 """``fastadv evaluate adv-sts | pair-distances | perturbation-map | attack-by-epoch``. Parsing only."""
 
 import argparse
-import sys
 
 from fastadv.cli.flags import add_flags, changed_flag, read_settings
 from fastadv.cli.parts import add_command, check_out_folder, into, run_or_describe
@@ -19,7 +18,7 @@ def add_evaluate_attacks(kinds) -> None:
     """Adds what reads or makes texts of an attack to the kinds of ``fastadv evaluate``."""
     about = "attack the similarity of sentence pairs: how many move a point away from the human score (AdvSTS)"
     parser = add_command(kinds, "adv-sts", _adv_sts, about)
-    add_flags(parser, AdvStsInput, defaults={"max_length": 256, "pooling": "mean"})
+    add_flags(parser, AdvStsInput)
     recipe = changed_flag(TextAttackSettings, "recipe", about="the attack", choices=ADV_STS_RECIPES)
     add_flags(parser, TextAttackSettings, without=("goal",), recipe=recipe)
     add_flags(parser, AdvStsOptions)
@@ -48,8 +47,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
         settings=read_settings(arguments, TextAttackSettings, batch_size=given.batch_size),
         data=AdvStsData.read(given.data, given.name, given.split, given.scale, given.max_pairs, given.seed),
         out=str(out),
-        pooling=given.pooling,
-        max_length=given.max_length,
+        **given.of_encoder,
     )
     results = run_or_describe(run, arguments)
     if results is not None:
@@ -60,6 +58,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
 
 def _loaders(options: Classifiers) -> dict:
     """Name → () → classifier; refuses what can be found wrong without reading weights."""
+    from fastadv.encoder.classifier.classification_head import classes_of
     from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.encoder.weights.source import find_model
     from fastadv.evaluation.model_names import short_names
@@ -67,9 +66,12 @@ def _loaders(options: Classifiers) -> dict:
 
     check_once(options.models)
     for model in options.models:
-        find_model(model).check_max_length(options.max_length)
+        source = find_model(model)
+        source.check_max_length(options.max_length)
+        classes_of(source, options.label_names)
+    how = {"max_length": options.max_length, "label_names": options.label_names}
     return {
-        name: lambda model=model: Classifier.from_pretrained(model, max_length=options.max_length)
+        name: lambda model=model: Classifier.from_pretrained(model, **how)
         for name, model in zip(short_names(options.models), options.models, strict=True)
     }
 
@@ -83,7 +85,7 @@ def _pair_distances(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(f"would measure {', '.join(models)} on {len(pairs.labels):,} pairs of {options.rows}{into(out)}")
         return
-    record = measure_pairs(models, pairs, options.batch_size, progress=sys.stderr.isatty())
+    record = measure_pairs(models, pairs, options.batch_size, progress=True)
     print(pair_table(record))
     if out is not None:
         write_pairs_record(record, out)
@@ -105,7 +107,7 @@ def _perturbation_map(arguments: argparse.Namespace) -> None:
         return
     data, rows = source.read()
     texts = perturbed_texts(data, rows.tolist(), word_sets, options.max_texts, options.leave_out, options.seed)
-    record, points = map_models(models, texts, options.seed, options.batch_size, progress=sys.stderr.isatty())
+    record, points = map_models(models, texts, options.seed, options.batch_size, progress=True)
     write_map(out, record, points, texts)
     print(map_table(record))
     print(out)

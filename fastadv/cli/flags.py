@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, fields, replace
 from typing import Any, Callable, Iterator, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fastadv.config.flag import Flag
+from fastadv.errors import UserError
 
 Settings = TypeVar("Settings")
 
@@ -130,7 +131,20 @@ def _parsing(hint: Any, flag: Flag) -> dict[str, Any]:
         return {"type": whole_number(flag.least, flag.most)}
     if hint is float:
         return {"type": _float_or_none if flag.is_zero_none else float}
-    return {}
+    return {} if flag.check is None else {"type": _checked(flag.check)}
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Parses a word that ``check`` does not refuse."""
+
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return text
+
+    return checked
 
 
 def _float_or_none(text: str) -> float | None:

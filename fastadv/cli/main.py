@@ -6,7 +6,6 @@ Every subcommand takes ``--dry_run``: check what was given, say what would be do
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
@@ -16,12 +15,14 @@ from fastadv.cli.attack import add_attack
 from fastadv.cli.average import add_average
 from fastadv.cli.evaluate import add_evaluate
 from fastadv.cli.flags import add_flags, read_settings, whole_number
-from fastadv.cli.parts import Parser, add_command, check_encoder, encoder_words, load_encoder
+from fastadv.cli.parts import Parser, add_command, check_encoder, encoder_words, load_encoder, say_warnings
 from fastadv.cli.prepare_attack_data import add_prepare_attack_data
 from fastadv.cli.report import add_report
 from fastadv.cli.word_sets import add_word_sets
-from fastadv.config.commands import EncodeOptions
-from fastadv.errors import SaveFailed, UserError
+from fastadv.config.commands import EncodeOptions, encoding_words
+from fastadv.distributed.launchers import told_rank
+from fastadv.errors import SaveFailed, UserError, require_docstrings
+from fastadv.files.terminal_log import remarks_after
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
 
@@ -48,12 +49,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
+        require_docstrings()
         if argv[:1] == ["train"]:
             return _train(argv[1:])
         arguments = _build_parser().parse_args(argv)
-        return arguments.run(arguments) or 0
+        # What is said of the texts that a command reads.
+        with remarks_after("fastadv.data"):
+            return arguments.run(arguments) or 0
     except UserError as error:
-        if int(os.environ.get("RANK", "0")) == 0:
+        if told_rank() == 0:
             print(f"fastadv: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except SaveFailed as error:
@@ -99,24 +103,28 @@ def _encode(arguments) -> None:
 
     options = read_settings(arguments, EncodeOptions)
     output = check_output(options.output)
-    open_source(options.input, field=options.field, split=options.split)
+    open_source(options.input, field=options.field, split=options.split, quoting=options.quoting)
     check_encoder(options.model, options)
     if arguments.dry_run:
         print(f"would encode {options.input} with {encoder_words(options.model, options)} into {output}")
         return
+    encoder = load_encoder(options.model, options)
     summary = encode_file(
-        load_encoder(options.model, options),
+        encoder,
         options.input,
         output,
         field=options.field,
         batch_size=options.batch_size,
         split=options.split,
-        progress=sys.stderr.isatty(),
+        quoting=options.quoting,
+        progress=True,
     )
     print(
-        f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']} "
+        f"{summary['output']}: {summary['num_sentences']:,} vectors of {summary['hidden_size']}, "
+        f"{encoding_words(encoder.settings)} "
         f"({summary['sentences_per_s']:.0f} sentences/s); {summary['lines']}"
     )
+    say_warnings(f"{options.input}: {doubt}" for doubt in summary["doubts"])
 
 
 def _add_reshape_checkpoint(commands) -> None:

@@ -28,7 +28,7 @@ def run_or_describe(run, arguments: argparse.Namespace) -> dict | None:
         run.check()
         print(run.describe())
         return None
-    return run.run(progress=sys.stderr.isatty())
+    return run.run(progress=True)
 
 
 def check_json(path: Optional[str]) -> Optional[Path]:
@@ -65,20 +65,20 @@ def say_warnings(warnings) -> None:
 
 
 def check_encoder(model: str, options: Encoding) -> None:
-    """Refuses a model that is not there, too short, or not pooled as named or known, before any weight is read."""
+    """Refuses a model that is not there, or cannot be opened as asked, before any weight is read."""
     from fastadv.encoder.weights.source import find_model
 
-    source = find_model(model)
-    source.check_max_length(options.max_length)
-    source.choose_pooling(options.pooling)
+    find_model(model).check_encoding(options)
 
 
 def load_encoder(model: str, options: Encoding):
     from fastadv.encoder import Encoder
 
-    return Encoder.from_pretrained(model, pooling=options.pooling, max_length=options.max_length)
+    return Encoder.from_pretrained(model, **options.of_encoder)
 
 
 def encoder_words(model: str, options: Encoding) -> str:
     own = "the model's own"
-    return f"{model} (pooling: {options.pooling or own}, max_length: {options.max_length or own})"
+    prompt = own if options.prompt is None else repr(options.prompt)
+    prompt = prompt if options.prompt_name is None else f"the model's {options.prompt_name!r}"
+    return f"{model} (pooling: {options.pooling or own}, max_length: {options.max_length or own}, prompt: {prompt})"

@@ -1,7 +1,6 @@
 """``fastadv word-sets``: parsing only. What it makes is `fastadv.evaluation.resources.word_sets_build`."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from fastadv.cli.flags import add_flags, read_settings
@@ -49,7 +48,7 @@ def _word_sets(arguments: argparse.Namespace) -> None:
         files.counter_fit,
         vectors_out,
         compared,
-        progress=sys.stderr.isatty(),
+        progress=True,
         texts=files.texts,
         encoder=files.encoder,
         attack_data=attack_data,

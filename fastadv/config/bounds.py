@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, MaxLen, Predicate, doc
 
+from fastadv.config.commands import POOLINGS, is_pooling
+
 
 def _is_name(value: str) -> bool:
     # A command line may hold bytes that are no UTF-8, and a model card, say, may not.
@@ -32,8 +34,13 @@ def _are_radii(value: list[float]) -> bool:
     return bool(value) and min(value) >= 0 and len(set(value)) == len(value)
 
 
-def _are_classes(value: list[str]) -> bool:
-    return len(value) == len(set(value)) > 1 and all(name and name == name.strip() for name in value)
+def _are_labels(value: list[str | int]) -> bool:
+    names = [str(name) for name in value]
+    return len(names) == len(set(names)) > 0 and all(name and name == name.strip() for name in names)
+
+
+def _are_classes(value: list[str | int]) -> bool:
+    return _are_labels(value) and len(value) > 1
 
 
 NotNegative = Annotated[float, Ge(0)]
@@ -43,12 +50,20 @@ ShareBelow1 = Annotated[float, Interval(ge=0, lt=1)]
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32), doc("a whole number from 0 to 4294967295")]
 Name = Annotated[str, Predicate(_is_name), doc("text that is not empty, in UTF-8 and without NUL")]
+Prompt = Annotated[
+    str, Predicate(lambda value: not value or _is_name(value)), doc("text in UTF-8 and without NUL, or empty")
+]
 ObjectiveName = Annotated[
     Name, MaxLen(500), doc("the name of a shipped objective, or my_package.my_module:MyObjective")
+]
+Pooling = Annotated[
+    str, Predicate(is_pooling), doc(f"one of {', '.join(POOLINGS)}, or several of all but first_last, as cls+mean")
 ]
 TokenRadius = Annotated[
     NotNegative | Literal["equal"], doc("a number of at least 0, or equal (the sentence's epsilon)")
 ]
+StepSize = Annotated[NotNegative | Literal["auto"], doc("a number of at least 0, or auto (a share of the radius)")]
+Radius = Annotated[NotNegative | Literal["auto"], doc("a number of at least 0, or auto (relative to the embeddings)")]
 ProbeSize = Annotated[
     int,
     Predicate(lambda value: value == 0 or value >= 16),
@@ -60,7 +75,14 @@ WordShares = Annotated[
     doc("a list of different shares of words, more than 0 and at most 1"),
 ]
 Radii = Annotated[list[float], Predicate(_are_radii), doc("a list of one or more different numbers of at least 0")]
-ClassNames = Annotated[list[str], Predicate(_are_classes), doc("a list of two or more different names of classes")]
+ClassNames = Annotated[
+    list[str | int],
+    Predicate(_are_classes),
+    doc("a list of two or more different names of classes, text or whole numbers"),
+]
+Labels = Annotated[
+    list[str | int], Predicate(_are_labels), doc("a list of one or more different labels, text or whole numbers")
+]
 ModuleNames = Annotated[
     list[str],
     Predicate(lambda value: bool(value) and all(name.strip() for name in value)),

@@ -1,26 +1,78 @@
 """Options of the commands that encode, measure and average models; `fastadv.cli` makes flags of them."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Mapping
 
-from fastadv.config.flag import LARGEST_SEED, Flag, seed_flag
+from fastadv.config.flag import LARGEST_SEED, QUOTING, Flag, seed_flag
 from fastadv.config.text_attack import CAPS
+from fastadv.errors import UserError
 
 CACHE_DIR = "~/.cache/fastadv"
-POOLINGS = ("cls", "mean", "first_last")
+POOLINGS = ("cls", "mean", "first_last", "max", "mean_sqrt_len", "weightedmean", "lasttoken")
 _OWN = "the model's own"
 _SENTEVAL = "a folder in SentEval layout"
+LabelNames = Annotated[
+    tuple[str, ...] | None,
+    Flag("names of the models' classes, in the order of their numbers, as the data call them", _OWN, metavar="CLASS"),
+]
+
+
+def is_pooling(name: str) -> bool:
+    """Whether ``name`` is one of `POOLINGS`, or several joined by ``+``, whose vectors stand one after another."""
+    modes = name.split("+")
+    return all(mode in POOLINGS for mode in modes) and (len(modes) == 1 or "first_last" not in modes)
+
+
+def check_pooling(name: str) -> None:
+    """UserError where ``name`` is no pooling (`is_pooling`)."""
+    if not is_pooling(name):
+        raise UserError(f"pooling {name!r} is not one of {', '.join(POOLINGS)}, nor several of them as cls+mean")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """How sentences become vectors."""
 
-    pooling: Annotated[str | None, Flag("how token states become one vector", default=_OWN, choices=POOLINGS)] = None
+    pooling: Annotated[
+        str | None,
+        Flag(
+            f"how token states become one vector: {', '.join(POOLINGS)}, or several as cls+mean",
+            default=_OWN,
+            check=check_pooling,
+        ),
+    ] = None
     max_length: Annotated[
         int | None, Flag("tokens a sentence is cut to, special tokens included", default=_OWN, least=3)
     ] = None
+    prompt: Annotated[str | None, Flag("text put before every sentence; empty: none", default=_OWN)] = None
+    prompt_name: Annotated[str | None, Flag("one of the model's own prompts, by its name", default=_OWN)] = None
     batch_size: Annotated[int, Flag("sentences a forward pass", least=1)] = 64
+
+    def __post_init__(self):
+        if self.pooling is not None:
+            check_pooling(self.pooling)
+        if self.prompt is not None and self.prompt_name is not None:
+            raise UserError(
+                f"prompt {self.prompt!r} and prompt_name {self.prompt_name!r} are both given; expected one of them"
+            )
+
+    @property
+    def of_encoder(self) -> dict[str, Any]:
+        """The keyword arguments of `fastadv.Encoder.from_pretrained`."""
+        return {name: getattr(self, name) for name in ("pooling", "max_length", "prompt", "prompt_name")}
+
+
+def encoding_words(settings: Mapping[str, Any]) -> str:
+    """How an encoder makes its vectors (`fastadv.Encoder.settings`), in a line."""
+    modules = settings.get("modules") or ()
+    words = [f"{settings['pooling']} pooling", *modules, f"cut to {settings['max_length']} tokens"]
+    if settings.get("truncate_dim"):
+        words.append(f"the first {settings['truncate_dim']} numbers")
+    if settings.get("prompt") is not None:
+        words.append(f"prompt {settings['prompt']!r}" if settings["prompt"] else "no prompt")
+    if settings.get("similarity") not in (None, "cosine"):
+        words.append(f"own similarity {settings['similarity']}")
+    return ", ".join(words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +100,7 @@ class EncodeOptions(OneEncoder):
     output: Annotated[str, Flag("a .npy file (num_sentences, D), or a .parquet file with columns text and vector")]
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
     split: Annotated[str, Flag("the split of a named dataset")] = "train"
+    quoting: Annotated[str, QUOTING] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +136,7 @@ class GeometryOptions(Encoders):
     data: Annotated[str, Flag(f"{_SENTEVAL} with STS/STSBenchmark in it, or sentences: a file, a folder, or a dataset")]
     split: Annotated[str | None, Flag("of STS-B: dev, test or train (default: test); or of a dataset")] = None
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
+    quoting: Annotated[str, QUOTING] = "auto"
     num_sentences: Annotated[int, Flag("sentences drawn at most", least=16)] = 3000
     seed: Annotated[int, seed_flag("of the draw and the resamples")] = 0
     out: Annotated[str | None, Flag("a folder for geometry.json, geometry.csv and geometry.png")] = None
@@ -119,6 +173,7 @@ class Classifiers:
     ]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
     batch_size: Annotated[int, Flag("texts a forward pass", least=1)] = 64
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +186,7 @@ class AttackedClassifiers:
     ]
     out: Annotated[str, Flag("a folder for the results; finished parts in it are not run again")]
     max_length: Annotated[int | None, Flag("tokens a text is cut to", default=_OWN, least=3)] = None
+    label_names: LabelNames = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +251,7 @@ class SuiteInput(Encoding):
     data: Annotated[str | None, Flag(f"{_SENTEVAL}, for sts, transfer, geometry and adv-sts")] = None
     out: Annotated[str, Flag("a folder for the results; what is done in it is not run again")]
     parts: Annotated[tuple[str, ...] | None, Flag("some of the parts", metavar="PART")] = None
+    label_names: LabelNames = None
     write_cards: Annotated[bool, Flag("write each model's scores into the README.md of its folder")] = False
     seed: Annotated[int, seed_flag("of draws, attacks and resamples")] = 0
     cache_dir: Annotated[str, Flag("where vectors are kept for the next run")] = CACHE_DIR

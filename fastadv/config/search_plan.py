@@ -1,6 +1,6 @@
 """A search with every setting explicit, as `PerturbationConfig.resolve` makes it of a method and its options."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Norm = Literal["linf", "l2", "l1"]
@@ -47,6 +47,8 @@ class SearchPlan:
     """one gradient a step at the mix of both chains, or one at each chain"""
     inner_dropout: Literal["off", "frozen"]
     """no dropout in inner steps, or the clean pass's masks"""
+    start_step: int
+    """optimizer steps before the search begins; delta and eta are 0 until then"""
     perturb_special_tokens: bool
     """whether special tokens are perturbed"""
     reuse: Literal["none", "exact", "adaptive", "free"]
@@ -60,6 +62,13 @@ class SearchPlan:
     def num_steps(self) -> int:
         """N, the steps of the longer chain; eta moves in each of these steps."""
         return max(self.num_pgd_steps, self.num_fgsm_steps)
+
+    @property
+    def still(self) -> "SearchPlan":
+        """The plan of a search that leaves delta 0 and takes no gradient; of one pass where the passes train."""
+        num_steps = 1 if self.reuse == "free" else 0
+        sizes = {"alpha": 0.0, "sigma": 0.0, "rho": 1.0, "use_eta": False}
+        return replace(self, num_pgd_steps=num_steps, num_fgsm_steps=0, **sizes)
 
     @property
     def takes_one_gradient(self) -> bool:

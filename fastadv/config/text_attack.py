@@ -1,9 +1,9 @@
 """What an attack on text is, and which texts are attacked: settings, checked before anything runs."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastadv.config.flag import Flag, seed_flag
+from fastadv.config.flag import QUOTING, Flag, seed_flag
 from fastadv.errors import UserError
 
 UNTARGETED, REMAIN = GOALS = ("untargeted", "remain")
@@ -43,6 +43,9 @@ ADV_STS_RECIPES = (*(name for name in TEXTATTACK_RECIPES if name != "a2t"), "syn
 """those of adversarial STS: they need no gradient of a class, and leave the meaning as it is"""
 SIDES = ("both", "second")
 """which texts of a pair of adversarial STS may change"""
+
+PAIR_ROLES = ("first", "second")
+"""what the two texts of a pair are to a recipe that is told nothing else"""
 
 DEFAULT_BATCH_SIZE = 32
 """texts a pass"""
@@ -148,6 +151,10 @@ class AdvStsOptions:
     side: Annotated[str, Flag("which texts of a pair may change", choices=SIDES)] = "both"
     pooling: str | None = None
     """how token states become one vector; None: each model's own"""
+    prompt: str | None = None
+    """text put before every sentence; None: each model's own"""
+    prompt_name: str | None = None
+    """which of each model's own prompts; None: its default"""
     has_control: Annotated[bool, Flag("leave out the first model with another's cosines", name="no_control")] = True
 
 
@@ -165,6 +172,24 @@ class AttackedTexts:
     seed: Annotated[int, seed_flag("of drawn texts and of the attack")] = 0
     labels: Annotated[tuple[str, ...] | None, Flag("draw texts of these classes only", metavar="CLASS")] = None
     """names of the classes whose texts are drawn from; None: all"""
+    skip_labels: Annotated[
+        tuple[str, ...], Flag("labels of rows that are left out, as -1 or -", default="none", metavar="LABEL")
+    ] = ()
+    quoting: Annotated[str, QUOTING] = "auto"
+    pair_roles: Annotated[
+        tuple[str, str] | None,
+        Flag(
+            "what the texts of pairs are to recipes: textfooler and a2t leave a premise as it is",
+            default="the columns' names",
+            metavar=("FIRST", "SECOND"),
+        ),
+    ] = None
+    """None: the names of the columns"""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How labelled texts are read, besides their columns."""
+        return {"quoting": self.quoting, "skip_labels": self.skip_labels}
 
 
 _ROUNDING = 1e-9

@@ -187,6 +187,7 @@ def make_loader(
     context = None
     if num_workers:
         context = multiprocessing.get_context("forkserver")
+        _require_shared_memory(context, num_workers)
         # Imported once in the server, not in every worker of every epoch.
         context.set_forkserver_preload(["__main__", __name__, "fastadv.data.text"])
     loader = DataLoader(
@@ -201,6 +202,17 @@ def make_loader(
         worker_init_fn=_end_with_training if num_workers else None,
     )
     return unfolded(iter(loader)) if num_workers else iter(loader)
+
+
+def _require_shared_memory(context: multiprocessing.context.BaseContext, num_workers: int) -> None:
+    """UserError where processes cannot wait for each other: without it torch's error names no place."""
+    try:
+        context.Lock()
+    except OSError as error:
+        raise UserError(
+            f"data.num_workers = {num_workers}: loader processes need shared memory, and /dev/shm cannot be written "
+            f"({error.strerror}); allowed here: 0"
+        ) from error
 
 
 def _end_with_training(worker: int) -> None:

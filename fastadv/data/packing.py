@@ -145,6 +145,25 @@ class PackedBatch:
             )
         return parts
 
+    def by_length(self) -> list[tuple["PackedBatch", Tensor]]:
+        """For each length its sentences, and the places (t,) of their tokens in this batch.
+
+        What is given with the sentences is left out. A GPU is asked which lengths there are.
+        """
+        starts, parts = self.cu_seqlens[:-1].long(), []
+        for length in sorted(set(self._lengths_on_host())):
+            rows = (self.lengths == length).nonzero().flatten()
+            tokens = (starts[rows, None] + torch.arange(length, device=rows.device)).flatten()
+            part = PackedBatch(
+                **{name: getattr(self, name)[tokens] for name in _OF_TOKENS},
+                cu_seqlens=torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device) * length,
+                max_seqlen=length,
+                sentence_ids=self.sentence_ids[rows],
+                host_lengths=(length,) * len(rows),
+            )
+            parts.append((part, tokens))
+        return parts
+
     @classmethod
     def end_to_end(cls, batches: Sequence["PackedBatch"]) -> "PackedBatch":
         """The sentences of ``batches`` as one batch, in their order. What is given with them is left out."""

@@ -15,7 +15,8 @@ import pyarrow as pa
 from fastadv.config.schema import DataConfig
 from fastadv.data.labelled.find import read_labelled
 from fastadv.data.sources.find import named_fields, open_source, records_of
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.data.text import Tokenize, TokenizedText
 from fastadv.data.variants.text_pairs import Texts
 from fastadv.errors import UserError
@@ -113,11 +114,11 @@ def _is_whole(path: Path, num_rows: int) -> bool:
 
 def _texts_of(source: str, text: TokenizedText, data: DataConfig, tokenize: Tokenize) -> Iterator[Texts]:
     if data.label_field is not None:
-        found = read_labelled(source, data.label_field, data.field, data.pair_field, data.split)
+        found = read_labelled(source, data.label_field, data.field, data.pair_field, data.split, **data.reading)
         columns = (found.first,) if found.second is None else (found.first, found.second)
         rows: Iterator[Texts] = iter(zip(*columns))
     else:
-        opened = open_source(source, data.field, data.split, data.positive_field, data.negative_field)
+        opened = open_source(source, data.field, data.split, data.positive_field, data.negative_field, data.quoting)
         fields = named_fields(data.field, data.positive_field, data.negative_field)
         records = records_of(opened, source, fields, LineReport(), MAX_BYTES_PER_LINE)
         if text.report.num_without_tokens:

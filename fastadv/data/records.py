@@ -13,7 +13,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 import numpy as np
 import pyarrow as pa
 
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
 
 PREFIXES = ("", "positive_", "negative_")
 """of the column names of a record's sentences: its own, its positive's, its hard negative's"""

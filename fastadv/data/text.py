@@ -17,13 +17,15 @@ from typing import Callable, Dict, Generator, Iterable, Iterator, List, Optional
 
 import numpy as np
 import pyarrow as pa
-from tqdm.auto import tqdm
 
 from fastadv.data.packing import PackedBatch
 from fastadv.data.records import PREFIXES, MappedColumn, Row, record_batch, schema_of, sentence_id, write_file
 from fastadv.data.sources.find import Record, iterate_sentences, named_fields, open_source, records_of
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
+from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
+from fastadv.files.progress import Bar
 
 __all__ = ["LineReport", "TokenizedText", "collate", "iterate_sentences", "sentence_id"]
 
@@ -33,7 +35,7 @@ Tokenize = Callable[[List[str]], Tuple[Sequence[Sequence[int]], Sequence[Sequenc
 logger = logging.getLogger(__name__)
 
 # Part of every cache key: raise it when the line rule or the layout of the file changes.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # A record batch is written as soon as it holds this many sentences or tokens, and text is tokenised in pieces
 # of at most so many sentences or characters: memory does not grow with the corpus, nor with the length of its
 # lines.
@@ -165,6 +167,7 @@ class TokenizedText:
         progress: bool = True,
         positive_field: Optional[str] = None,
         negative_field: Optional[str] = None,
+        quoting: str = "auto",
     ) -> "TokenizedText":
         """Tokenises ``source``, or maps the file an earlier run left in ``cache_dir``.
 
@@ -177,11 +180,12 @@ class TokenizedText:
             tokenizer_fingerprint: changes whenever ``encoder_tokenize`` would give other tokens.
             max_sentences: only the first so many sentences (records) that have tokens.
             positive_field, negative_field: the fields of the sentence's positive and of its hard negative.
+            quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
 
         Raises:
             UserError: an unreadable or empty source, or a cache folder that cannot be written.
         """
-        opened = open_source(source, field, split, positive_field, negative_field)
+        opened = open_source(source, field, split, positive_field, negative_field, quoting)
         fields = named_fields(field, positive_field, negative_field)
         content, num_expected = opened.identity()
         inputs = [content, tokenizer_fingerprint, max_length, field, split, max_sentences, MAX_BYTES_PER_LINE]
@@ -230,10 +234,11 @@ class TokenizedText:
             except (ValueError, KeyError, TypeError, OSError) as error:
                 logger.warning("%s is damaged (%s); tokenising again", path, str(error).splitlines()[0])
             else:
-                logger.info("reusing the tokenised text %s: %s", path, text.report.summary())
+                text.report.say("reusing the tokenised text of", os.fspath(source), f" in {path}")
                 return text
         try:
-            write_file(path, _in_batches(rows, schema), schema, report, more)
+            with counting_tokens(report):
+                write_file(path, _in_batches(rows, schema), schema, report, more)
         except OSError as error:
             raise UserError(
                 f"the tokenised text cannot be written to {path.parent} (data.cache_dir): {error.strerror or error}"
@@ -242,7 +247,7 @@ class TokenizedText:
         if not len(text):
             path.unlink(missing_ok=True)
             raise UserError(f"{source} gives no sentence: {text.report.summary()}")
-        logger.info("tokenised %s into %s: %s", source, path, text.report.summary())
+        text.report.say("tokenised", os.fspath(source), f" into {path}")
         return text
 
 
@@ -279,7 +284,7 @@ def tokenised(
     """
     limits = [number for number in (num_expected, max_rows) if number is not None]
     num_left = max_rows
-    with tqdm(
+    with Bar(
         total=min(limits, default=None), desc="tokenising", unit=" sentences", disable=not progress, leave=False
     ) as bar:
         while num_left is None or num_left > 0:

@@ -44,7 +44,7 @@ def explain_lost_ranks(fit: Callable[..., T]) -> Callable[..., T]:
 
 def why_lost(error: BaseException, timeout_minutes: float) -> str | None:
     """What happened to another rank if ``error`` is a collective's that lost it; None for any other error."""
-    if isinstance(error, OtherRankFailed) or not _is_of_a_collective(error):
+    if isinstance(error, OtherRankFailed) or not is_of_a_collective(error):
         return None
     # gloo's "Application timeout caused pair closure" is a closed connection by its words, and a silence by its cause.
     if _SILENT.search(str(error)):
@@ -57,7 +57,7 @@ def why_lost(error: BaseException, timeout_minutes: float) -> str | None:
     return None
 
 
-def _is_of_a_collective(error: BaseException) -> bool:
+def is_of_a_collective(error: BaseException) -> bool:
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
     return isinstance(error, RuntimeError) and _OF_A_COLLECTIVE.search(str(error)) is not None

@@ -11,11 +11,12 @@ import os
 import platform
 import warnings
 from datetime import timedelta
-from typing import Callable, Mapping, MutableMapping, TypeVar
+from typing import Callable, Mapping, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from fastadv.distributed.launchers import adopt_launcher, told_rank
 from fastadv.distributed.signals import Interrupted
 from fastadv.errors import SaveFailed, UserError
 
@@ -24,8 +25,6 @@ T = TypeVar("T")
 # What launchers (deepspeed, torchrun) set. Port 0 lets the operating system choose a free one, which only works because
 # a lone process has nobody to tell it to.
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-# What Slurm's srun says of a task instead. It names no master: the user does (docs/several-gpus.md).
-_SLURM = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
 
 
 class OtherRankFailed(RuntimeError):
@@ -61,34 +60,26 @@ def require_training_platform() -> None:
     raise UserError(f"training needs deepspeed, which comes with fastadv on Linux alone; on {name}: {without}")
 
 
-def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Takes rank and world size from ``srun`` where no other launcher has set them and several tasks run."""
-    if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
-        return
-    if all(name in environment for name in _SLURM.values()):
-        environment.update({name: environment[given] for name, given in _SLURM.items()})
-
-
 def init_distributed(timeout_minutes: float = 30.0) -> torch.device:
     """Joins or starts the process group, once a process, and returns this rank's device.
 
-    Works under ``deepspeed``, ``torchrun`` and ``srun``, and in a bare Python process, whose missing variables are set
-    here.
+    Works under ``deepspeed``, ``torchrun``, ``mpirun`` and ``srun``, and in a bare Python process, whose missing
+    variables are set here.
 
     Args:
         timeout_minutes: how long a rank waits for the others before it gives up.
 
     Raises:
-        UserError: a launcher set some of its variables and not others.
+        UserError: a launcher set some of its variables and not others, or a number that is none.
     """
-    adopt_slurm()
+    adopt_launcher()
     missing = [name for name in _ALONE if name not in os.environ]
     if "RANK" in missing and "WORLD_SIZE" in missing:
         os.environ.update(_ALONE)
     elif missing:
         raise UserError(
-            f"the launcher left {', '.join(missing)} unset; start with deepspeed, torchrun, plain python, or srun with "
-            "MASTER_ADDR and MASTER_PORT set"
+            f"the launcher left {', '.join(missing)} unset; start with deepspeed, torchrun, plain python, or mpirun or "
+            "srun with MASTER_ADDR and MASTER_PORT set"
         )
     deepspeed = import_deepspeed()
     use_cuda = torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
@@ -119,7 +110,7 @@ def shutdown(wait: bool = True) -> None:
 
 def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process writes files and speaks to the user; known before the process group exists."""
-    return int(environment.get("RANK", "0")) == 0
+    return told_rank(environment) == 0
 
 
 def world_size() -> int:

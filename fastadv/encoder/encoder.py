@@ -1,30 +1,31 @@
 """The text encoder f of the papers: a Hugging Face model, its tokenizer and a pooling."""
 
-import hashlib
-import json
 import logging
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastadv.config.commands import check_pooling
 from fastadv.data.packing import PackedBatch
-from fastadv.data.text import sentence_id
-from fastadv.data.tokenize_texts import tokenize
+from fastadv.data.tokenize_texts import checked_texts
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
-from fastadv.encoder.attention.layout import first_rows, padding_of
+from fastadv.encoder.attention.layout import padding_of
 from fastadv.encoder.cast import CastWeights
 from fastadv.encoder.dropout import set_dropout
 from fastadv.encoder.generic import GenericModel
 from fastadv.encoder.packed import PackedModel, why_not_packed
-from fastadv.encoder.pooling import POOLINGS, mean_pool
+from fastadv.encoder.pooling import num_modes, pool
 from fastadv.encoder.positions import first_position, num_positions
+from fastadv.encoder.sentence_files.after_pooling import AfterPooling, after_pooling_of
+from fastadv.encoder.sentence_files.read import SentenceFiles
+from fastadv.encoder.text_reader import TextReader
 from fastadv.encoder.weights.depth import freeze_layers, layer_modules, parameter_depths
 from fastadv.encoder.weights.lora import add_lora
-from fastadv.encoder.weights.source import find_model, load_tokenizer, load_weights
+from fastadv.encoder.weights.source import find_model, load_tokenizer, load_weights, own_length
 from fastadv.errors import UserError
 
 logger = logging.getLogger("fastadv")
@@ -32,24 +33,21 @@ logger = logging.getLogger("fastadv")
 PATHS = ("auto", "packed", "generic")
 PERTURB_AT = ("embedding", "word")
 
-# Taken where neither the tokenizer nor the positions set a limit.
-_DEFAULT_MAX_LENGTH = 512
-
 # Texts tokenised and sorted together by encode_texts: enough for even batches, few enough to hold.
 _BATCHES_SORTED_TOGETHER = 64
 
 
-class Encoder(nn.Module):
+class Encoder(TextReader, nn.Module):
     """Texts to vectors in two halves: ``embed`` (ids to X (T, E)) and ``encode`` (X to h (B, D)).
 
-    ``hf`` is the Hugging Face model itself and holds every parameter. The packed path runs it on packed
-    tokens (``packed.py``), the generic path padded, through a hook (``generic.py``); which one was taken is
-    logged once, here.
+    ``hf`` is the Hugging Face model itself, and ``after`` what a sentence-transformers folder has after its pooling;
+    both hold parameters. The packed path runs ``hf`` on packed tokens (``packed.py``), the generic path padded, through
+    a hook (``generic.py``); which one was taken is logged once, here.
 
     Args:
         hf_model: an encoder of transformers, without its pooler where it can be left out.
         tokenizer: its tokenizer.
-        pooling: ``cls``, ``mean`` (special tokens included) or ``first_last``.
+        pooling: one of `fastadv.config.commands.POOLINGS`, or several joined by ``+``; special tokens count.
         max_length: tokens a text is cut to, special ones included. None: what tokenizer and positions allow.
         dropout: probability of every dropout in the model, attention included. None: as configured.
         path: ``packed``, ``generic``, or ``auto``, which is packed where that can run the model.
@@ -58,10 +56,21 @@ class Encoder(nn.Module):
             own and takes ``auto`` alone.
         checkpoint_activations: keep each layer's input alone, and run the layer once more in the backward. On the
             generic path the model's own checkpointing does, in passes with dropout alone.
+        prompt: text put before every text, of a pair before the first.
+        files: what the model's folder says, for exports.
+        after: the modules of ``files`` that come after the pooling; None: there are none.
+        card: what the card of the model says, for those of exports (`fastadv.encoder.weights.card`).
 
     Raises:
         UserError: a value that is not allowed, or a path or attention that cannot run this model.
     """
+
+    after: AfterPooling
+    """What becomes of a pooled vector."""
+    pooler: Dict[str, Tensor]
+    """Weights that serve no vector, by their name in ``hf``: an export holds them as they were."""
+    card: Dict[str, Any]
+    """What the card of the model's base says, as far as others take it over."""
 
     def __init__(
         self,
@@ -74,19 +83,29 @@ class Encoder(nn.Module):
         perturb_at: str = "embedding",
         attention: str = "auto",
         checkpoint_activations: bool = False,
+        prompt: str = "",
+        files: Optional[SentenceFiles] = None,
+        after: Optional[AfterPooling] = None,
+        card: Optional[Dict[str, Any]] = None,
     ):
         super().__init__()
-        _check_choice("pooling", pooling, POOLINGS)
+        check_pooling(pooling)
         _check_choice("path", path, PATHS)
         _check_choice("perturb_at", perturb_at, PERTURB_AT)
         _check_choice("attention", attention, ATTENTION)
+        if not isinstance(getattr(hf_model.config, "hidden_size", None), int):
+            raise UserError(f"model type {hf_model.config.model_type} has no hidden_size: it is no encoder of texts")
         if dropout is not None:
             set_dropout(hf_model, dropout)
+        self.pooler = {}
         self.hf = hf_model
         self.tokenizer = tokenizer
         self.pooling = pooling
         self.perturb_at = perturb_at
         self.max_length = _length_limit(hf_model.config, tokenizer, max_length)
+        self.files, self.card = files or SentenceFiles(), dict(card or {})
+        self.after = AfterPooling(num_modes(pooling) * self.hidden_size) if after is None else after
+        self.set_prompt(prompt)
         # Set inside `computing_in`: what passes compute in, and what goes in and out.
         self._narrow: Optional[torch.dtype] = None
         self._wide: Optional[torch.dtype] = None
@@ -111,12 +130,19 @@ class Encoder(nn.Module):
         lora_target_modules: Optional[Sequence[str]] = None,
         attention: str = "auto",
         checkpoint_activations: bool = False,
+        prompt: Optional[str] = None,
+        prompt_name: Optional[str] = None,
     ) -> "Encoder":
         """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
+
+        Vectors are those of sentence-transformers, where that opens the model: of its pooling and the modules after it,
+        its lengths, prompts and lower-casing.
 
         Args:
             pooling: None takes what the model's sentence-transformers files say, else ``cls``.
             max_length: None likewise, else what tokenizer and positions allow.
+            prompt: text put before every text; "": none; None: ``prompt_name``, else the model's default prompt.
+            prompt_name: which of the model's own prompts.
             num_frozen_layers: embeddings and so many first layers are not trained (``depth.py``); None: all are.
             lora_rank: train low-rank adapters in place of the weights (``lora.py``, which has the other two); None:
                 no adapters. They draw from torch's generator.
@@ -126,22 +152,52 @@ class Encoder(nn.Module):
         """
         source = find_model(model)
         source.check_max_length(max_length)
+        prompt = source.choose_prompt(prompt, prompt_name)
+        files = source.files.with_pooling(source.choose_pooling(pooling))
+        hf_model, pooler = load_weights(source, dtype)
+        tokenizer = load_tokenizer(source)
+        if max_length is None:
+            max_length = source.length_limit(tokenizer)
+            if files.max_length is not None and max_length < files.max_length:
+                logger.warning(
+                    "model %s: max_seq_length %d is above its %d positions: texts are cut to %d tokens",
+                    *(model, files.max_length, max_length, max_length),
+                )
+        size = num_modes(files.pooling) * hf_model.config.hidden_size
         encoder = cls(
-            load_weights(source, dtype),
-            load_tokenizer(source),
-            pooling=source.choose_pooling(pooling),
-            max_length=source.saved_max_length if max_length is None else max_length,
+            hf_model,
+            tokenizer,
+            pooling=files.pooling,
+            max_length=max_length,
             dropout=dropout,
             path=path,
             perturb_at=perturb_at,
             attention=attention,
             checkpoint_activations=checkpoint_activations,
+            prompt=prompt,
+            files=files,
+            after=after_pooling_of(files, size, source.location, model, dtype),
+            card=source.card,
         )
+        encoder.pooler = pooler
         if num_frozen_layers is not None:
             freeze_layers(encoder.hf, num_frozen_layers)
         if lora_rank is not None:
             add_lora(encoder.hf, lora_rank, lora_alpha, lora_target_modules)
+            encoder.after.requires_grad_(False)
         return encoder
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """What makes its vectors, besides weights: for the records of what was measured on them."""
+        return {
+            "pooling": self.pooling,
+            "max_length": self.max_length,
+            "prompt": self.prompt,
+            "modules": [file.kind for file in self.after.files],
+            "truncate_dim": self.files.truncate_dim,
+            "similarity": self.files.similarity,
+        }
 
     @property
     def path(self) -> str:
@@ -150,8 +206,18 @@ class Encoder(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        """D, the size of a vector."""
+        """D, the size of a token's last state."""
         return self.hf.config.hidden_size
+
+    @property
+    def pooled_size(self) -> int:
+        """The size of h, what `encode` gives: D, unless the model's files say otherwise."""
+        return self.after.size
+
+    @property
+    def vector_size(self) -> int:
+        """The size of a vector of `encode_texts`."""
+        return self.after.vector_size
 
     @property
     def embedding_size(self) -> int:
@@ -228,57 +294,6 @@ class Encoder(nn.Module):
         finally:
             self._model.recompute_inside = before
 
-    def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
-        """Token ids of each text, cut to ``max_length``, and which of them are special tokens."""
-        return tokenize(self.tokenizer, self.max_length, texts)[:2]
-
-    def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
-        """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
-        return tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types)
-
-    @property
-    def tokenizer_fingerprint(self) -> str:
-        """Equal for tokenizers that cut every text alike."""
-        if self.tokenizer.is_fast:
-            state = json.loads(self.tokenizer.backend_tokenizer.to_str())
-            # Set by the last call, not by the tokenizer.
-            state["truncation"] = state["padding"] = None
-        else:
-            state = [
-                type(self.tokenizer).__name__,
-                sorted(self.tokenizer.get_vocab().items()),
-                self.tokenizer.init_kwargs,
-            ]
-        return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
-
-    def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
-        """Tokenises texts into one batch on the model's device. Texts cut to the same tokens share an id."""
-        token_lists, special_lists = self.tokenize(texts)
-        batch = PackedBatch.from_token_lists(
-            token_lists,
-            special_lists,
-            sentence_ids=[sentence_id(tokens) for tokens in token_lists],
-            labels=labels,
-            position_offset=self.position_offset,
-        )
-        return batch.to(self.device)
-
-    def batches_of(
-        self, texts: Sequence[str], second: Sequence[str] | None = None, batch_size: int = 64
-    ) -> Iterator[tuple[list[int], PackedBatch]]:
-        """(rows, batch on the model's device) of texts, or of pairs of texts: the longest first, each row once."""
-        tokens, special, *types = self.tokenize(texts) if second is None else self.tokenize_pairs(texts, second)
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            batch = PackedBatch.from_token_lists(
-                [tokens[i] for i in rows],
-                [special[i] for i in rows],
-                token_type_lists=[types[0][i] for i in rows] if types else None,
-                position_offset=self.position_offset,
-            )
-            yield rows, batch.to(self.device)
-
     def embed(self, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """X (T, E). ``dropout``: None follows ``self.training``; True or False decides."""
         return self.embedder(batch, dropout)()
@@ -289,16 +304,24 @@ class Encoder(nn.Module):
         return lambda: self._widened(embed())
 
     def encode(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
-        """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, in here."""
-        first, last = self._first_and_last(x, batch, dropout, first_tokens_only=self.pooling == "cls")
-        return self._widened(last if self.pooling == "cls" else self.pool(first, last, batch))
+        """h (B, D), the pooled vectors of X (T, E), which is rounded to the compute type once, in here.
+
+        Where the model's files have a Dense or a LayerNorm after the pooling, h is what these give (B, `pooled_size`).
+        """
+        is_first_alone = self.pooling == "cls" and not self._num_skipped
+        first, last = self._first_and_last(x, batch, dropout, first_tokens_only=is_first_alone)
+        return self.after(self._widened(last if is_first_alone else self.pool(first, last, batch)))
 
     def encode_with_tokens(
         self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None
     ) -> Tuple[Tensor, Tensor]:
         """h (B, D) of X (T, E), and the last hidden states (T, D) that it is pooled from."""
         first, last = self._first_and_last(x, batch, dropout)
-        return self._widened(self.pool(first, last, batch)), self._widened(last)
+        return self.after(self._widened(self.pool(first, last, batch))), self._widened(last)
+
+    def finish(self, h: Tensor) -> Tensor:
+        """The vectors (B, `vector_size`) of h: of length 1, or cut, where the model's files say so."""
+        return self.after.finish(h)
 
     def prepare(self, batch: PackedBatch) -> None:
         """Works out what every pass of a batch shares, as the first pass otherwise does."""
@@ -310,18 +333,13 @@ class Encoder(nn.Module):
         return self._widened(self._first_and_last(x, batch, dropout)[1])
 
     def pool(self, first: Tensor, last: Tensor, batch: PackedBatch) -> Tensor:
-        """h (B, D) of the last hidden states (T, D): the first token's, or their mean.
-
-        first_last takes the mean of the average with the embedding output (T, D) (BERT-flow, SimCSE).
-        """
-        padding = padding_of(batch)
-        if self.pooling == "cls":
-            return first_rows(last, padding)
-        return mean_pool((first + last) / 2 if self.pooling == "first_last" else last, batch.lengths, padding)
+        """(B, k * D) of the embedding output and the last hidden states (T, D) by the encoder's pooling, of k modes."""
+        return pool(self.pooling, first, last, batch.lengths, padding_of(batch), self._num_skipped)
 
     def _first_and_last(self, x, batch, dropout, first_tokens_only=False):
         is_on = self.training if dropout is None else dropout
-        return self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype)
+        needs_first = self.pooling == "first_last"
+        return self._model.first_and_last(x, batch, is_on, first_tokens_only, dtype=self.dtype, needs_first=needs_first)
 
     def _widened(self, states: Tensor) -> Tensor:
         return states if self._wide is None else states.to(self._wide)
@@ -337,22 +355,28 @@ class Encoder(nn.Module):
         batch_size: int = 64,
         progress: bool = False,
         on_batch: Optional[Callable[[int], None]] = None,
+        is_finished: bool = True,
     ) -> np.ndarray:
-        """Vectors (num_texts, D) in float32, in the order of the texts, without dropout.
+        """Vectors (num_texts, `vector_size`) in float32, in the order of the texts, without dropout.
 
         Args:
             progress: show a bar.
             on_batch: called after each batch with its number of texts.
-        """
-        from tqdm import tqdm
+            is_finished: False gives h (num_texts, `pooled_size`), which losses and heads are of; see `finish`.
 
-        vectors = np.empty((len(texts), self.hidden_size), dtype=np.float32)
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
+        """
+        from fastadv.files.progress import Bar
+
+        texts, size = checked_texts(texts), self.vector_size if is_finished else self.pooled_size
+        vectors = np.empty((len(texts), size), dtype=np.float32)
         chunk_size = batch_size * _BATCHES_SORTED_TOGETHER
-        with tqdm(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
+        with Bar(total=len(texts), unit="text", desc="encode", disable=not progress) as bar:
             for start in range(0, len(texts), chunk_size):
                 for rows, batch in self.batches_of(texts[start : start + chunk_size], batch_size=batch_size):
-                    pooled = self.encode(self.embed(batch, dropout=False), batch, dropout=False)
-                    vectors[[start + i for i in rows]] = pooled.float().cpu().numpy()
+                    h = self.encode(self.embed(batch, dropout=False), batch, dropout=False)
+                    vectors[[start + i for i in rows]] = (self.finish(h) if is_finished else h).float().cpu().numpy()
                     bar.update(len(rows))
                     if on_batch is not None:
                         on_batch(len(rows))
@@ -380,10 +404,7 @@ def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 def _length_limit(config, tokenizer, max_length: Optional[int]) -> int:
     positions = num_positions(config)
     if max_length is None:
-        # transformers writes "no limit" as a huge number.
-        stated = tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None
-        limits = [limit for limit in (stated, positions) if limit is not None]
-        return min(limits, default=_DEFAULT_MAX_LENGTH)
+        return own_length(config, tokenizer)
     if positions is not None and max_length > positions:
         raise UserError(f"max_length {max_length} is above the {positions} positions of the encoder")
     num_special = tokenizer.num_special_tokens_to_add()

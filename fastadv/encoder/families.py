@@ -89,12 +89,23 @@ def _albert_layers(block: nn.Module) -> List[Layer]:
     ]
 
 
-_BERT = Family(_bert_blocks, _bert_layers, to_hidden=lambda hf: None)
+# Functions with a name, so that an encoder pickles.
+def _no_map(hf: nn.Module) -> None:
+    """E = D."""
 
-# Without the module where E = D.
-_ELECTRA = Family(_bert_blocks, _bert_layers, to_hidden=lambda hf: getattr(hf, "embeddings_project", None))
 
-_ALBERT = Family(_albert_blocks, _albert_layers, to_hidden=lambda hf: hf.encoder.embedding_hidden_mapping_in)
+def _electra_map(hf: nn.Module) -> Optional[nn.Module]:
+    # Without the module where E = D.
+    return getattr(hf, "embeddings_project", None)
+
+
+def _albert_map(hf: nn.Module) -> nn.Module:
+    return hf.encoder.embedding_hidden_mapping_in
+
+
+_BERT = Family(_bert_blocks, _bert_layers, _no_map)
+_ELECTRA = Family(_bert_blocks, _bert_layers, _electra_map)
+_ALBERT = Family(_albert_blocks, _albert_layers, _albert_map)
 
 FAMILIES = {
     # model_type of a configuration: how its model is arranged

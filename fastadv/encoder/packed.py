@@ -100,12 +100,13 @@ class PackedModel:
         first_tokens_only: bool = False,
         rows: Optional[Tensor] = None,
         dtype: Optional[torch.dtype] = None,
+        needs_first: bool = True,
     ):
         """(first layer's input (T, D), last hidden states (T, D), or (B, D) of first tokens, or (M, D) of ``rows``).
 
         Layers compute in ``dtype``; None: in that of x. With ``first_tokens_only``, or with ``rows`` (M,), distinct
         places among the T tokens, the last layer asks, and runs its feed-forward, only where the answer is read: its
-        keys and values still see every token, so the result is the same.
+        keys and values still see every token, so the result is the same. ``needs_first`` has no effect.
         """
         padding = padding_of(batch)
         first = x

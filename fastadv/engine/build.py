@@ -1,6 +1,6 @@
 """From a config to the parts of a run, in the order they need each other: encoder, data, step."""
 
-import sys
+import logging
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,8 @@ from fastadv.launch.load import check_options
 from fastadv.objectives.base import Materials
 from fastadv.perturbation import Search, ball
 from fastadv_kernels import BackendError, set_backend
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
     """
     is_labelled = config.data.label_field is not None
     # Before weights are loaded, so that a mistake in dev data is told at once.
-    score = None if is_labelled else dev_score(config.dev.data)
+    score = None if is_labelled else dev_score(config.dev.data, config.data.quoting)
     encoder = build_encoder(config) if encoder is None else encoder
     encoder.to(device)
-    progress = is_first_rank() and sys.stderr.isatty()
+    progress = is_first_rank()
     data = TrainingData(config, encoder, progress)
     step = build_step(config, encoder, data.text, data.label_map)
     objective = step.objective
@@ -70,6 +72,13 @@ def build_run(config: Config, device: torch.device, encoder: Any = None) -> Run:
         model = Classifier(encoder, objective.classifier, data.label_map, beside)
         score = first_rank_first(lambda: labelled_dev_score(config, encoder, data.label_map, progress))
     check_resolution(config, step, data.first_batch())
+    begins_at = config.perturbation.start_step
+    if step.search is not None and begins_at >= data.total_steps and is_first_rank():
+        logger.warning(
+            "perturbation.start_step = %d: the run ends after step %d, before its search begins",
+            begins_at,
+            data.total_steps,
+        )
     return Run(encoder, data, step, model, score)
 
 
@@ -135,7 +144,7 @@ def build_step(config: Config, encoder, text=None, label_map: LabelMap | None = 
     check_options(objective_class, config.objective_options)
     check_objective(config, objective_class)
     torch.manual_seed(config.train.seed)
-    given = (encoder.hidden_size,)
+    given = (encoder.pooled_size,)
     if objective_class.needs.labels:
         given = (*given, _build_head(config, encoder, label_map))
     objective = objective_class(*given, **config.objective_options)

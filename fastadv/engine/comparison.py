@@ -3,11 +3,10 @@
 import hashlib
 import json
 import logging
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from fastadv.config.schema import EvaluationConfig
+from fastadv.config.schema import DataConfig, EvaluationConfig
 from fastadv.files.json_file import write_json
 
 logger = logging.getLogger(__name__)
@@ -23,8 +22,8 @@ class Comparison:
     An attack that cannot be run on this machine is left out, and the table says why.
     """
 
-    def __init__(self, config: EvaluationConfig, run_folder: Path, data_field: str):
-        self._config, self._run_folder, self._data_field = config, run_folder, data_field
+    def __init__(self, config: EvaluationConfig, run_folder: Path, data: DataConfig):
+        self._config, self._run_folder, self._data = config, run_folder, data
         self._missing: list[dict] = []
 
     def measure_before(self, encoder) -> None:
@@ -39,7 +38,7 @@ class Comparison:
         self._config, self._missing = as_far_as_can_be(self._config, encoder.pooling)
         for reason in reasons({"missing": self._missing}):
             logger.warning("%s", reason)
-        self._held_out = load_held_out(self._config, encoder, self._data_field)
+        self._held_out = load_held_out(self._config, encoder, self._data.field, self._data.quoting)
         # Of the settings as far as they can be measured here: what was missing and is there now is measured.
         settings = json.dumps(asdict(self._config), sort_keys=True)
         path = self._run_folder / f"before-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"
@@ -65,5 +64,4 @@ class Comparison:
         from fastadv.evaluation.before_after.before_after import measure
         from fastadv.evaluation.before_after.text_attack import LOG
 
-        is_shown = sys.stderr.isatty()
-        return measure(encoder, self._config, self._held_out, progress=is_shown, log=self._run_folder / LOG)
+        return measure(encoder, self._config, self._held_out, progress=True, log=self._run_folder / LOG)

@@ -38,13 +38,7 @@ def texts_of_epoch(
         processes.first_rank_only(lambda: _write(path, plan, position.epoch, model, data, seed))
     elif not path.exists():
         raise UserError(f"{path} is not there, with the texts of the epoch that this run stopped in; start it anew")
-    try:
-        return read_pairs(path)
-    except UserError:
-        # An attack may fool no text.
-        if path.read_text(encoding="utf-8").count("\n") <= 1:
-            return {}
-        raise
+    return read_pairs(path, may_be_empty=True)
 
 
 def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) -> None:
@@ -54,7 +48,7 @@ def _write(path: Path, plan: EpochAttack, epoch: int, model, data, seed: int) ->
     model.eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pairs = find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"))
+        pairs = find_texts(plan, model, texts, names, order, seed, path.with_name("attack.log"), data.roles)
     finally:
         model.train()
     write_pairs(path, pairs, dict(zip(texts, names)))

@@ -10,13 +10,19 @@ Weights, moments, schedule and eta table are then what they were. All ranks know
 """
 
 import logging
+from functools import partial
+from typing import Iterable
+
+import torch
 
 from fastadv.config.schema import TrainConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.lost_ranks import is_of_a_collective
 from fastadv.distributed.processes import from_all_ranks, is_first_rank
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.engine.checkpoints.checkpoint import Position
 from fastadv.engine.step.step import Step
+from fastadv.errors import UserError
 from fastadv.perturbation import NonFiniteGradient
 
 logger = logging.getLogger(__name__)
@@ -50,6 +56,28 @@ class Guard:
     def remember(self) -> None:
         """Before a batch."""
         self._before = [value.clone() for value in self._statistics]
+        device = self._step.encoder.device
+        self._generators = [(torch.set_rng_state, torch.get_rng_state())]
+        if device.type == "cuda":
+            self._generators.append(
+                (partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device))
+            )
+
+    def explain(self, error: Exception, step: int, batch: PackedBatch) -> None:
+        """Says in the log at which step and in which sentences ``error`` was raised, on the rank where it was.
+
+        torch's generators are then as they were before the batch. Mistakes of the user's and lost ranks say all of
+        that themselves.
+        """
+        if isinstance(error, UserError) or is_of_a_collective(error):
+            return
+        for put_back, state in self._generators:
+            put_back(state)
+        first = self._step.whole.row_offset if self._step.whole is not None else 0
+        rows = f"rows {first} to {first + batch.num_sentences - 1}"
+        own = self._quoted(range(min(batch.num_sentences, _MOST_QUOTED)), batch)
+        quoted = "".join(f'; row {first + row}: "{words}"' for row, words in own.items())
+        logger.error("step %d: %s: %s; raised for %s%s", step, type(error).__name__, error, rows, quoted)
 
     def keep(self, is_whole_step: bool) -> None:
         """The batch was finite, and whether the step it belongs to is done."""
@@ -127,16 +155,22 @@ class Guard:
 
     def _quote(self, rows: list[int], batch: PackedBatch) -> dict[int, str]:
         """The first words of sentences of the global batch, of whichever rank they are."""
+        if not rows:
+            return {}
         first = self._step.whole.row_offset
+        own = self._quoted([row - first for row in rows if first <= row < first + batch.num_sentences], batch)
+        parts = from_all_ranks({first + row: words for row, words in own.items()})
+        return dict(sorted((row, words) for part in parts for row, words in part.items()))
+
+    def _quoted(self, rows: Iterable[int], batch: PackedBatch) -> dict[int, str]:
+        """The first words of this rank's sentences ``rows``, counted from its first."""
         ends = batch.cu_seqlens.tolist()
-        own = {}
+        quoted = {}
         for row in rows:
-            if first <= row < first + batch.num_sentences:
-                tokens = slice(ends[row - first], ends[row - first + 1])
-                text = self._tokenizer.decode(batch.input_ids[tokens].tolist(), skip_special_tokens=True)
-                words = " ".join(text.split())
-                own[row] = words if len(words) <= _MOST_CHARACTERS else f"{words[: _MOST_CHARACTERS - 4]} ..."
-        return dict(sorted((row, words) for part in from_all_ranks(own) for row, words in part.items())) if rows else {}
+            text = self._tokenizer.decode(batch.input_ids[ends[row] : ends[row + 1]].tolist(), skip_special_tokens=True)
+            words = " ".join(text.split())
+            quoted[row] = words if len(words) <= _MOST_CHARACTERS else f"{words[: _MOST_CHARACTERS - 4]} ..."
+        return quoted
 
 
 def _named(found: dict[str, list[int]], num_rows: int) -> tuple[str, list[int]]:

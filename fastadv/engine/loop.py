@@ -7,11 +7,12 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
 from fastadv.distributed.lost_ranks import explain_lost_ranks
-from fastadv.distributed.signals import Interrupted, ending_steps
+from fastadv.distributed.signals import Interrupted, ending_steps, saving_on_request
 from fastadv.engine.build import Run, build_run, check_machine, choose_kernels
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint import (
@@ -23,7 +24,14 @@ from fastadv.engine.checkpoints.checkpoint import (
     save_checkpoint,
 )
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
-from fastadv.engine.checkpoints.run_folder import begin_run, claim_run_folder, model_card
+from fastadv.engine.checkpoints.run_folder import (
+    begin_run,
+    check_run_folder,
+    claim_run_folder,
+    model_card,
+    takes_request,
+)
+from fastadv.engine.checkpoints.run_lock import RunLock, locked
 from fastadv.engine.comparison import Comparison
 from fastadv.engine.epoch_attack import texts_of_epoch
 from fastadv.engine.guards import Guard
@@ -34,6 +42,9 @@ from fastadv.engine.trackers import build_trackers
 from fastadv.engine.whole_model import WholeModel
 from fastadv.launch.checks import check_config, check_encoder
 from fastadv.perturbation import NonFiniteGradient
+
+# What a rank may be asked for, the most last: a checkpoint, or a checkpoint and the end, by a signal if more.
+_SAVE, _STOP = 1, 2
 
 
 class Trainer:
@@ -80,6 +91,8 @@ class Trainer:
     """Collect what the next line of the log holds."""
     progress: Progress
     """The line or the bar on the terminal."""
+    _lock: RunLock
+    """Of the run folder, held by the first rank."""
     log: MetricsLog | None
     """metrics.jsonl and TensorBoard's events, of the first rank."""
 
@@ -91,7 +104,7 @@ class Trainer:
         self.run_folder = Path(config.train.output_dir).expanduser()
         self.position, self.total_steps = Position(), None
         self._writes_report = writes_report
-        self._is_asked_to_stop, self._signal = False, None
+        self._stop, self._is_save_wanted = 0, False
 
     @property
     def is_finished(self) -> bool:
@@ -101,7 +114,7 @@ class Trainer:
 
     def request_stop(self) -> None:
         """Ends the run after the current step, with a checkpoint to go on from and without an export."""
-        self._is_asked_to_stop = True
+        self._stop = self._stop or _STOP
 
     @explain_lost_ranks
     def fit(self) -> Path:
@@ -111,16 +124,27 @@ class Trainer:
             the run folder.
 
         Raises:
-            UserError: a mistake in the config or in what it names, or a platform where DeepSpeed is not.
+            UserError: a mistake in the config or in what it names, a run folder that another process writes to, or a
+                platform where DeepSpeed is not.
             NonFiniteUpdate, NonFiniteGradient, TooManySkips: training ran into a NaN or an infinity.
-            SaveFailed: a checkpoint could not be written; those before it are as they were.
+            SaveFailed: a checkpoint could not be written, or another run has taken the folder over; those before it are
+                as they were.
             Collapsed: all vectors became alike and ``train.collapse`` is raise.
             OtherRankFailed: another rank ended, or did not answer within ``engine.timeout_minutes``.
-            KeyboardInterrupt: after Ctrl-C or SIGTERM, once the step is done and a checkpoint written.
+            KeyboardInterrupt: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, once the step is done and a checkpoint written.
         """
-        self._is_asked_to_stop, self._signal = False, None
+        self._stop, self._is_save_wanted = 0, False
+        with saving_on_request(self._want_save):
+            return self._fit()
+
+    def _fit(self) -> Path:
         self._check()
         self.device = processes.init_distributed(self.config.engine.timeout_minutes)
+        with ExitStack() as held:
+            processes.first_rank_only(lambda: self._lock_run_folder(held))
+            return self._run()
+
+    def _run(self) -> Path:
         checkpoint = newest_checkpoint(self.run_folder)
         self._build()
         if checkpoint is not None:
@@ -144,11 +168,20 @@ class Trainer:
         check_config(self.config)
         if self.encoder is None:
             check_encoder(self.config)
+        else:
+            own, given = self.encoder, self.config.encoder
+            given.pooling, given.max_length = own.pooling, own.max_length
+            given.prompt, given.prompt_name = own.prompt or given.prompt, None
         choose_kernels(self.config)
         check_machine(self.config)
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         claim_run_folder(self.config)
+
+    def _lock_run_folder(self, held: ExitStack) -> None:
+        self._lock = held.enter_context(locked(self.run_folder))
+        # Another run may have written to it since it was looked at.
+        check_run_folder(self.config)
 
     def _build(self) -> None:
         """The parts that hold weights and data, as they are before training."""
@@ -156,7 +189,7 @@ class Trainer:
         self.run = run = build_run(config, self.device, self.encoder)
         self.encoder, self.total_steps = run.encoder, run.data.total_steps
         self.identity = RunIdentity.of(config, run.data.total_steps, run.data.fingerprint)
-        self.comparison = Comparison(config.evaluation, self.run_folder, config.data.field)
+        self.comparison = Comparison(config.evaluation, self.run_folder, config.data)
 
     def _start(self, checkpoint: Path | None, at_end: ExitStack) -> None:
         """The parts that train, at the state of ``checkpoint`` or at the seed's; ``at_end`` closes them."""
@@ -183,7 +216,8 @@ class Trainer:
         at_end.callback(self.progress.close)
         self.gauges = Gauges(config, run.step, self.device, step)
         self.guard = Guard(config.train, run.step, self.position, self.encoder.tokenizer)
-        for line in (run.data.description, *remarks):
+        encoding = f"encoder.model: {config.encoder.model}, {encoding_words(self.encoder.settings)}"
+        for line in (encoding, run.data.description, *remarks):
             self.progress.say(line)
 
     def _destroy_engine(self) -> None:
@@ -194,6 +228,7 @@ class Trainer:
     def _train(self) -> None:
         position = self.position
         saved_at = position.step if position.step else -1
+        asked = 0
         self.engine.train()
         while not self.is_finished:
             self._attack_if_due()
@@ -205,20 +240,28 @@ class Trainer:
                 if self._is_save_due():
                     self._save()
                     saved_at = position.step
-                self._agree_on_stopping()
-                if self._is_asked_to_stop or self.is_finished:
+                asked = self._agree_on_what_is_asked()
+                if asked >= _STOP or self.is_finished:
                     break
+                if asked == _SAVE:
+                    self._is_save_wanted = False
+                    if saved_at != position.step:
+                        self._save()
+                        saved_at = position.step
+                    self.progress.say(f"step {position.step}: a checkpoint, as asked")
             else:
                 position.epoch, position.batch = position.epoch + 1, 0
-            if self._is_asked_to_stop:
+            if asked >= _STOP:
                 break
         if saved_at != position.step:
             self._save()
-        if self._signal is not None:
+        # What came while it was written.
+        asked = max(asked, self._agree_on_what_is_asked())
+        if asked > _STOP:
             newest = checkpoint_folders(self.run_folder)[-1]
             raise Interrupted(
                 f"stopped after step {position.step} of {self.total_steps}; the same command goes on from {newest}",
-                self._signal,
+                asked - _STOP,
             )
 
     def _one_batch(self, batch: PackedBatch) -> bool:
@@ -241,6 +284,9 @@ class Trainer:
         except (NonFiniteGradient, zero.NonFiniteUpdate) as error:
             gauges.add(guard.reject(error, step, batch))
             return False
+        except Exception as error:
+            guard.explain(error, step, batch)
+            raise
         guard.keep(is_whole_step=grad_norm is not None)
         gauges.add({**step_module.metrics, "loss": loss_value})
         if grad_norm is None:
@@ -293,6 +339,7 @@ class Trainer:
     def _save(self) -> None:
         position, is_first = self.position, processes.is_first_rank()
         with self.gauges.clock("save"):
+            processes.first_rank_only(lambda: self._lock.require())
             beside = self.selection.entries(position.best_step) if is_first else {}
             extra_state = self.run.step.extra_state_dict()
             folder = save_checkpoint(self.run_folder, self.engine, extra_state, position, self.identity, beside)
@@ -301,13 +348,20 @@ class Trainer:
         self._call("on_save", position.step, folder)
 
     def _end_by_signal(self, number: int) -> None:
-        self._is_asked_to_stop, self._signal = True, number
+        self._stop = _STOP + number
 
-    def _agree_on_stopping(self) -> None:
-        """A signal, or a callback's wish, may have reached one rank alone."""
-        highest = processes.highest(self._signal or int(self._is_asked_to_stop), self.device)
-        self._is_asked_to_stop = highest > 0
-        self._signal = highest if highest > 1 else None
+    def _want_save(self) -> None:
+        self._is_save_wanted = True
+
+    def _agree_on_what_is_asked(self) -> int:
+        """0, _SAVE, _STOP, or _STOP and a signal's number: the most that any rank was asked.
+
+        A signal, or a callback's wish, may have reached one rank alone; the file is looked for by the first. What comes
+        while ranks agree is kept for the next step.
+        """
+        if processes.is_first_rank() and takes_request(self.run_folder):
+            self._want_save()
+        return processes.highest(self._stop or _SAVE * self._is_save_wanted, self.device)
 
     def _export(self, weights: dict[str, Tensor]) -> None:
         """The chosen weights (``weights`` are the last) in float32, measured and written to ``model/``."""
@@ -320,7 +374,8 @@ class Trainer:
         run.model.eval()
         table = self.comparison.measure_after(self.encoder)
         label_map, num_rows = run.data.label_map, len(run.data.text)
-        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, label_map)
+        card = model_card(config, to_yaml(config), num_rows, position.step, scores, table, self.encoder, label_map)
+        self._lock.require()
         run.model.save_pretrained(self.run_folder / "model", card)
         if self._writes_report:
             from fastadv.report.write import write_report

@@ -21,10 +21,13 @@ DevScore = Callable[[Any], float]
 """what is exported (an encoder, or a classifier) → a score, higher is better"""
 
 
-def dev_score(data: str) -> DevScore | None:
+def dev_score(data: str, quoting: str = "auto") -> DevScore | None:
     """The score ``dev.data`` asks for: None for "none", STS-B dev for a folder, Spearman's correlation for a file.
 
     The data are read here once, so that a mistake in them ends the run before it trains.
+
+    Args:
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: no such file or folder, or one that is not in its layout.
@@ -32,15 +35,14 @@ def dev_score(data: str) -> DevScore | None:
     if data == "none":
         return None
     from fastadv.evaluation.vectors.scored_pairs import read_scored_pairs, read_sts_benchmark
-    from fastadv.evaluation.vectors.sts import scored_pairs_spearman, sts_dev
+    from fastadv.evaluation.vectors.sts import pairs_spearman
 
     path = Path(data).expanduser()
-    if os.path.isdir(path):
-        read_sts_benchmark(path, "dev")
-        return lambda encoder: sts_dev(encoder, path)
-    if os.path.isfile(path):
-        read_scored_pairs(path)
-        return lambda encoder: scored_pairs_spearman(encoder, path)
+    if os.path.isdir(path) or os.path.isfile(path):
+        pairs = read_sts_benchmark(path, "dev") if os.path.isdir(path) else read_scored_pairs(path, quoting)
+        # What is cut of the texts is said at their first score alone.
+        names = iter([data])
+        return lambda encoder: pairs_spearman(encoder, pairs, name=next(names, None))
     allowed = "none, a folder in SentEval layout, or scored pairs in .csv, .tsv or .jsonl, plain or .gz, or .parquet"
     raise UserError(f"dev.data: {data} is not there; give {allowed}")
 
@@ -58,7 +60,8 @@ def labelled_dev_score(config: Config, encoder, label_map: LabelMap, progress: b
     from fastadv.evaluation.vectors.accuracy import classification_score, predict
 
     fields = data.label_field, data.field, data.pair_field
-    text = LabelledText.build(dev.data, encoder, *fields, dev.split, data.cache_dir, dev.max_sentences, progress)
+    limits = dev.split, data.cache_dir, dev.max_sentences, progress
+    text = LabelledText.build(dev.data, encoder, *fields, *limits, **data.reading)
     text = text.with_labels(label_map)
     return lambda classifier: classification_score(predict(classifier, text), text.labels, dev.metric)
 

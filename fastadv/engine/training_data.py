@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastadv.config.schema import Config
 from fastadv.data.batching import BatchOrder, make_loader
+from fastadv.data.labelled.find import roles_of
 from fastadv.data.labelled.labels import LabelMap, describe_classes
 from fastadv.data.labelled.text import LabelledText, agree
 from fastadv.data.mixture import TrainingRows, describe_sources, weighted_sources
@@ -50,7 +51,7 @@ class TrainingData:
         texts = first_rank_first(lambda: [_tokenised(source.path, config, encoder, progress) for source in sources])
         self.label_map: LabelMap | None = None
         if data.label_field is not None:
-            texts = agree(texts, data.label_names)
+            texts = agree(texts, data.names_of_classes)
             self.label_map = texts[0].label_map
             counts = {name: sum(text.class_counts[name] for text in texts) for name in self.label_map.names}
             summary, warnings = describe_classes(counts)
@@ -87,6 +88,11 @@ class TrainingData:
         """Equal for equal sentences cut by equal tokenizers to equal lengths, with equal variants."""
         own = self.text.fingerprint
         return own if self._variant_data is None else f"{own}-{self._variant_data.fingerprint}"
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """What the two texts of labelled pairs are to a recipe of attacks."""
+        return roles_of(self._tokenised[0].text_columns)
 
     @property
     def description(self) -> str:
@@ -147,9 +153,11 @@ def _tokenised(source: str, config: Config, encoder: Any, progress: bool) -> Tok
     data = config.data
     cached = dict(split=data.split, cache_dir=data.cache_dir, max_sentences=data.max_sentences, progress=progress)
     if data.label_field is not None:
-        return LabelledText.build(source, encoder, data.label_field, data.field, data.pair_field, **cached)
+        return LabelledText.build(
+            source, encoder, data.label_field, data.field, data.pair_field, **data.reading, **cached
+        )
     tokens = encoder.tokenize, encoder.tokenizer_fingerprint, encoder.max_length
-    given = dict(positive_field=data.positive_field, negative_field=data.negative_field)
+    given = dict(positive_field=data.positive_field, negative_field=data.negative_field, quoting=data.quoting)
     return TokenizedText.build(source, *tokens, data.field, **given, **cached)
 
 

@@ -1,8 +1,25 @@
 """What models and runs are called in tables."""
 
+from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from fastadv.errors import UserError
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is such a folder: its name may hold whatever separates names elsewhere."""
+    return Path(path).expanduser().is_dir()
+
+
+def folders_in(text: str) -> List[str]:
+    """``DIR[,DIR...]`` as the folders in it; one that exists is not taken apart at its commas."""
+    parts, found, start = text.split(","), [], 0
+    while start < len(parts):
+        ends = range(len(parts), start, -1)
+        end = next((end for end in ends if is_folder(",".join(parts[start:end]))), start + 1)
+        found.append(",".join(parts[start:end]))
+        start = end
+    return found
 
 
 def short_names(models: Sequence[str]) -> List[str]:

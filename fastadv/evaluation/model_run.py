@@ -4,14 +4,17 @@ A finished part is a file in ``parts/``, named by a hash of all that has an effe
 stopped run goes on, and a changed setting finds nothing to mix with.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import check_out
 from fastadv.evaluation.model_names import names_of
 from fastadv.files.json_file import read_json, write_json
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class ModelRun:
     """tokens a text is cut to; None: each model's own"""
     names: Sequence[str] | None = None
     """what the models are called in tables; None: `short_names`"""
+    label_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """model → what its classes are called, in the order of their numbers; one that is not there says so itself"""
 
     def __post_init__(self):
         check_once(self.models)
@@ -59,6 +64,41 @@ class ModelRun:
         for source in sources:
             source.check_max_length(self.max_length)
         return sources
+
+    def check_classes(self, sources: Sequence[Any]) -> None:
+        """UserError for a model, of those that `check_models` gave, whose classes are not right."""
+        from fastadv.encoder.classifier.classification_head import classes_of
+
+        for source in sources:
+            classes_of(source, self.label_names.get(source.name))
+
+    def call_classes(self, classifier: Any, model: str, data: Any) -> None:
+        """Has a classifier call its classes as the labelled texts that are attacked do.
+
+        Raises:
+            UserError: a label that is no class of the model.
+        """
+        try:
+            classifier.label_map = data.classes_of(classifier.label_map, model)
+        except UserError as error:
+            raise UserError(f"{model} on {self.data.source}: {error}") from error
+
+
+def warn_below_chance(model: str, is_right: Sequence[bool], num_classes: int) -> None:
+    """Warns of a model that is right on fewer texts than chance would be: its classes may be called in another order.
+
+    Args:
+        is_right: of each text, before any attack.
+    """
+    num_right = sum(map(bool, is_right))
+    if num_right * num_classes < len(is_right):
+        logger.warning(
+            "%s: %d of %d of the texts are classified as labelled, fewer than by chance; --label_names gives the names "
+            "of its classes in the order of their numbers, if it is another one",
+            model,
+            num_right,
+            len(is_right),
+        )
 
 
 def check_once(models: Sequence[str]) -> None:

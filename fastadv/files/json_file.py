@@ -40,7 +40,7 @@ def read_json(path: str | Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: its content is not JSON in UTF-8.
+        ValueError: its content is not JSON, in UTF-8 or as a byte order mark says.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    return json.loads(Path(path).read_bytes())

@@ -9,6 +9,7 @@ import math
 from itertools import chain
 from typing import Iterable, Iterator, NoReturn
 
+from fastadv.config.commands import Encoding
 from fastadv.config.schema import Config, field_types, value_of
 from fastadv.config.values import MISFIT, conform, describe, kinds, show
 from fastadv.errors import UserError
@@ -54,16 +55,16 @@ def rtd_generator_of(config: Config) -> str | None:
 
 def _of_sizes(config: Config) -> Iterator[Rule]:
     sizes, plan = config.perturbation, config.perturbation.resolve()
-    is_one_step, is_relative = sizes.method in ("fgm", "fgsm"), sizes.epsilon_relative is not None
-    is_free, has_no_radius = plan.reuse == "free", sizes.epsilon is None and not is_relative
+    is_one_step, is_relative = sizes.method in ("fgm", "fgsm"), plan.epsilon_relative is not None
+    is_free, has_no_radius = plan.reuse == "free", plan.epsilon is None and not is_relative
     yield is_free and plan.num_steps == 0, "perturbation.num_steps", "at least 1 where perturbation.reuse is free"
     expected = "shared where perturbation.reuse is free, whose passes train at one point"
     yield is_free and plan.gradient == "separate", "perturbation.gradient", expected
     where = f"where perturbation.method is {sizes.method}: its one step is as long as the radius"
     expected = f"a number of at least 0, or perturbation.epsilon_relative, {where}"
     yield is_one_step and has_no_radius, "perturbation.epsilon", expected
-    where = f"where perturbation.epsilon_relative (now {show(sizes.epsilon_relative)}) sets the radius"
-    yield is_relative and sizes.epsilon is not None, "perturbation.epsilon", f"null {where}"
+    where = f"where perturbation.epsilon_relative (now {show(plan.epsilon_relative)}) sets the radius"
+    yield is_relative and plan.epsilon is not None, "perturbation.epsilon", f"auto or null {where}"
     yield is_relative and sizes.epsilon_token != "equal", "perturbation.epsilon_token", f"equal {where}"
     has_units = not is_relative and sizes.step_relative and not is_one_step
     both = "both perturbation.epsilon and perturbation.epsilon_relative are null, for there is no radius then"
@@ -134,7 +135,7 @@ def _of_data(config: Config) -> Iterator[Rule]:
     yield is_alone, "data.negative_field", "null where data.positive_field is null"
     is_labelled = data.label_field is not None
     labelled = f"{show(data.label_field)}, for a text has given positives or a label" if is_labelled else "null"
-    for key in ("positive_field", "negative_field") if is_labelled else ("pair_field", "label_names"):
+    for key in ("positive_field", "negative_field") if is_labelled else ("pair_field", "label_names", "skip_labels"):
         yield getattr(data, key) is not None, f"data.{key}", f"null where data.label_field is {labelled}"
     yield data.pairs is None and data.unpaired != "keep", "data.unpaired", "keep where data.pairs is null"
     columns: dict[str | None, str] = {}
@@ -193,6 +194,8 @@ def warn(config: Config, is_searched: bool = True) -> None:
 def check_encoder(config: Config) -> None:
     """Refuses an encoder that is not there, or has fewer positions or layers than are asked of it; LoRA without peft.
 
+    What ``config.encoder`` leaves to the model is filled in: its pooling, length and prompt.
+
     Likewise the generator of replaced token detection and the victim of soft targets, which must also have the
     encoder's vocabulary. Reads the models' configurations (in a folder, ``demo:minilm`` or the Hub's cache), never
     their weights.
@@ -200,9 +203,11 @@ def check_encoder(config: Config) -> None:
     Raises:
         UserError: one line.
     """
+    from fastadv.encoder.classifier.classification_head import check_classifiable, check_pooled
     from fastadv.encoder.weights.depth import check_num_frozen_layers
     from fastadv.encoder.weights.lora import check_lora_usable
     from fastadv.encoder.weights.source import find_model, load_tokenizer
+    from fastadv.objectives.base import resolve_objective
 
     encoder = config.encoder
     if encoder.lora_rank is not None:
@@ -211,8 +216,19 @@ def check_encoder(config: Config) -> None:
     if encoder.num_frozen_layers is not None:
         check_num_frozen_layers(encoder.num_frozen_layers, source.config, "encoder.num_frozen_layers")
     num_positions = source.num_positions
-    if num_positions is not None and encoder.max_length > num_positions:
+    if num_positions is not None and encoder.max_length is not None and encoder.max_length > num_positions:
         refuse(config, "encoder.max_length", f"at most {num_positions}, the positions of {encoder.model}")
+    names = "pooling", "max_length", "prompt", "prompt_name"
+    source.check_encoding(Encoding(**{name: getattr(encoder, name) for name in names}))
+    encoder.pooling = source.choose_pooling(encoder.pooling)
+    # No prompt is written only where it was asked for: most models have none.
+    encoder.prompt = source.choose_prompt(encoder.prompt, encoder.prompt_name) or encoder.prompt
+    encoder.prompt_name = None
+    if encoder.max_length is None:
+        encoder.max_length = source.length_limit(load_tokenizer(source))
+    if resolve_objective(config.objective).needs.labels:
+        check_classifiable(source.config, encoder.pooling, encoder.model)
+        check_pooled(source.files.modules, encoder.model)
     generator = rtd_generator_of(config)
     if generator not in (None, "unigram"):
         from fastadv.objectives.sentences.rtd_generators import check_generator
@@ -222,4 +238,4 @@ def check_encoder(config: Config) -> None:
     if victim is not None:
         from fastadv.objectives.texts.victims import check_victim
 
-        check_victim(victim, load_tokenizer(source), encoder.max_length, config.data.label_names)
+        check_victim(victim, load_tokenizer(source), encoder.max_length, config.data.names_of_classes)

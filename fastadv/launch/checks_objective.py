@@ -34,7 +34,8 @@ def _rules(config: Config, objective: type[Objective]) -> Iterator[Rule]:
         supervised = ", ".join(name for name in SHIPPED if resolve_objective(name).needs.labels)
         yield True, "data.label_field", f"null {where}, which uses no labels; those that do are {supervised}"
     expected = f"{' or '.join(POOLINGS_WITH_HEAD)} {where}, whose classification head reads such vectors"
-    yield needs.labels and config.encoder.pooling not in POOLINGS_WITH_HEAD, "encoder.pooling", expected
+    # Of null `check_encoder` knows more.
+    yield needs.labels and config.encoder.pooling not in (None, *POOLINGS_WITH_HEAD), "encoder.pooling", expected
     reads_word_sets = not {"fickle", "obstinate"}.isdisjoint(needs.variants) or uses_word_sets(config)
     is_made_once = "adversarial" in needs.variants and needs.epoch_attack is None
     for key, is_needed, made_by in (

@@ -14,9 +14,9 @@ from fastadv.launch.load import OPTIONS
 from fastadv.objectives import resolve_objective
 
 _INTRODUCTION = """\
-Trains a sentence encoder. Values come from the defaults, over them from the file, over them from the
-command line. A key of a section `train:` in the file is --train.KEY here; null, true and false are written
-as in YAML. The same command goes on from the newest checkpoint in train.output_dir."""
+Trains a sentence encoder. Values come from the defaults, over them from the files, each over those
+before it, over them from the command line. A key of a section `train:` in a file is --train.KEY here;
+null, true and false are written as in YAML. The same command goes on from the newest checkpoint in train.output_dir."""
 
 
 def named_objective(argv: list[str]) -> str:
@@ -38,10 +38,10 @@ def help_text(objective: str = Config.objective) -> str:
     kind, types = resolve_objective(objective), field_types()
     parser = argparse.ArgumentParser(
         prog="fastadv train",
-        usage="fastadv train [--config FILE] [--KEY VALUE ...] [--dry_run] [--print_config]",
+        usage="fastadv train [--config FILE ...] [--KEY VALUE ...] [--dry_run] [--print_config]",
         description=_INTRODUCTION,
     )
-    parser.add_argument("--config", metavar="FILE", help="a YAML file with any of the keys below")
+    parser.add_argument("--config", metavar="FILE", help="a YAML file with any of the keys below; may be given again")
     parser.add_argument(
         "--dry_run",
         action="store_true",

@@ -7,6 +7,7 @@ objective's class, so that an option of your own objective is checked, and shown
 import logging
 import os
 from difflib import SequenceMatcher
+from itertools import chain
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from fastadv.config.schema import RENAMED, SECTIONS, Config, field_types
@@ -38,11 +39,12 @@ class Given(NamedTuple):
         return f"{self.value if is_typed else show(self.value)} {self.origin}".rstrip()
 
 
-def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str] = ()) -> Config:
     """A checked configuration: the defaults, over them the YAML file's values, over them the overrides.
 
     Args:
-        path: a YAML file with any of the keys of ``Config``; None for defaults alone.
+        path: a YAML file with any of the keys of ``Config``, or several, of which the last that has a key holds; None
+            for defaults alone.
         overrides: ``["--train.max_steps=10", "--perturbation.epsilon", "null"]``; the last of a key holds.
 
     Returns:
@@ -51,30 +53,31 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises:
         UserError: one line that names the key, the value and what is allowed, or the nearest key.
     """
-    return build_config(path, dict(split_overrides(overrides)))
+    paths = [] if path is None else [path] if isinstance(path, str) else path
+    return build_config(paths, dict(split_overrides(overrides)))
 
 
-def build_config(path: str | None, overrides: Mapping[str, str], other_names: Iterable[str] = ()) -> Config:
-    """``load_config`` with overrides by key.
+def build_config(paths: Sequence[str], overrides: Mapping[str, str], other_names: Iterable[str] = ()) -> Config:
+    """``load_config`` with a list of files and overrides by key.
 
     Args:
         other_names: what else the command line takes, one of which a key that does not exist may have meant.
     """
-    from_file = {} if path is None else _with_new_names(_read_file(path))
-    typed = {key: Given(text, _COMMAND_LINE) for key, text in overrides.items()}
-    given = from_file | _with_new_names(typed)
-    types = field_types()
+    types, typed = field_types(), {key: Given(text, _COMMAND_LINE) for key, text in overrides.items()}
     # Everything but the objective's options first: a misspelt key shows before torch is imported.
-    options = {key: entry for key, entry in given.items() if _is_option(key)}
+    options: dict[str, Given] = {}
     stages: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
-    for key, entry in given.items():
+    # A file's mistake is told of although a later file or the command line sets the key again.
+    for key, entry in chain(*(_with_new_names(layer).items() for layer in (*map(_read_file, paths), typed))):
         section, _, name = key.rpartition(".")
         if key in SECTIONS or key == OPTIONS:
             raise UserError(f"{key} = {entry}: expected a section of keys, such as {key}.<name>")
-        if key not in options:
-            if key not in types:
-                raise UserError(f"{key} = {entry}: no such key, nearest is {nearest(key, [*types, *other_names])}")
-            stages[section][name] = _convert(key, entry, types[key])
+        if _is_option(key):
+            options[key] = entry
+            continue
+        if key not in types:
+            raise UserError(f"{key} = {entry}: no such key, nearest is {nearest(key, [*types, *other_names])}")
+        stages[section][name] = _convert(key, entry, types[key])
     from fastadv.launch.checks_objective import check_objective
     from fastadv.objectives import resolve_objective
 

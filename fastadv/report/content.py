@@ -12,6 +12,7 @@ from fastadv.report.sections.before_after_section import results_sections
 from fastadv.report.sections.config_section import as_text, config_sections, get
 from fastadv.report.sections.evaluation_sections import evaluation_sections
 from fastadv.report.sections.section import Section
+from fastadv.report.sections.seeds_section import seeds_section
 from fastadv.report.sections.text_attack_sections import text_attack_sections
 from fastadv.report.sections.trade_off_section import trade_off_section
 from fastadv.report.sections.training_section import cost_section, training_section
@@ -54,7 +55,8 @@ def content_of(sources: Sequence[Source]) -> Content:
         ("costs (metrics.jsonl's times, rates and memory)", cost_section(runs)),
         ("a configuration (config.yaml)", config_sections(runs)),
     ]
-    sections = [section for _, found in groups for section in found]
+    (_, first), *others = groups
+    sections = [*first, *seeds_section(runs), *(section for _, found in others for section in found)]
     title = sources[0].name if len(sources) == 1 else f"{len(sources)} side by side"
     notes = [f"{one.name}: {note}" if len(sources) > 1 else note for one in sources for note in one.notes]
     return Content(

@@ -1,5 +1,6 @@
 """The command line: what each command prints, and that a user's mistake is one line and exit status 2."""
 
+import html
 import json
 import os
 import re
@@ -15,7 +16,8 @@ from fastadv.cli.main import main
 from fastadv.config.schema import field_types
 from fastadv.encoder import Encoder
 from fastadv.report import write
-from tests.evaluation.attacked import run
+from tests.encoder.sentence_files.folders import Folder
+from tests.evaluation.attacked import SETS, run
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +91,8 @@ def test_python_m_fastadv_is_the_same_program():
             ["max_length", "at least 3"],
         ),
         (
-            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--pooling", "max"],
-            ["pooling", "'max'", "mean"],
+            ["encode", "--model", "m", "--input", "i", "--output", "o.npy", "--pooling", "median"],
+            ["pooling", "'median'", "mean"],
         ),
         (["encode", "--model", "m", "--input", "i", "--output", "o.csv"], ["o.csv", ".npy", ".parquet"]),
         (["encode", "--model", "m", "--input", "no/where.txt", "--output", "o.npy"], ["no/where.txt"]),
@@ -188,8 +190,10 @@ def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, caps
     assert "SICK-R 6" in out and not (tmp_path / "scores.json").exists()
     out, _ = run(arguments, capsys)
     scores = json.loads((tmp_path / "scores.json").read_text())
+    details = scores.pop("details")
     assert set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
-    assert f"{scores['SICK-R']:.2f}" in out
+    assert (details["pooling"], details["max_length"], details["prompt"]) == ("cls", 32, "")
+    assert f"{scores['SICK-R']:.2f}" in out and "cls pooling, cut to 32 tokens, no prompt: Spearman" in out
 
     def encode_texts(*arguments, **options):
         raise AssertionError("a second run reads what the first has kept")
@@ -221,16 +225,19 @@ def test_transfer_prints_and_writes_the_scores(transfer, tmp_path):
     assert f"{scores['SST-2']:.2f}" in out and "cls pooling, cut to 32 tokens" in out
     details = scores["details"]
     assert details["seed"] == 1111 and details["pooling"] == "cls" and details["sets"]["SST-2"]["num_rows"] == 24
-    assert transfer(*arguments).out == out
+    # The second time the set is kept, and nothing is tokenised.
+    table, said = out.splitlines()[:-1], out.splitlines()[-1]
+    assert said == "SST-2: 72 texts, 25 cut to 32 tokens; 47 of 1,806 tokens unknown to the tokenizer"
+    assert transfer(*arguments).out.splitlines() == table
     assert json.loads((tmp_path / "scores.json").read_text())["details"]["sets"]["SST-2"]["is_kept"]
 
 
 def test_a_set_that_is_not_there_is_said_and_the_rest_still_scored(transfer, tmp_path):
     for arguments in (["--dry_run"], ["--out", tmp_path / "scores.json"]):
         out, err = transfer("--sets", "TREC", "SST-2", *arguments, status=1)
-        lines = [line for line in err.splitlines() if "warning" not in line]
+        lines = [line for line in err.splitlines() if "warning" not in line and "unknown" not in line]
         assert len(lines) == 1 and lines[0].startswith("fastadv: TREC n/a: ") and "TREC_10.label is not there" in err
-    cells = dict(zip(*(line.split() for line in out.splitlines()[1:])))
+    cells = dict(zip(*(line.split() for line in out.splitlines()[1:3])))
     assert cells["TREC"] == "n/a" and 0 <= float(cells["SST-2"]) <= 100
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["TREC"] is None and scores["SST-2"] == pytest.approx(float(cells["SST-2"]), abs=0.006)
@@ -296,3 +303,102 @@ def test_train_help_lists_every_key_by_stage(capsys):
     assert "--objective_options.temperature" in out and "--config FILE" in out
     assert "Path to a configuration file" not in out
     assert not re.findall(r"--\w+\.\w+ \S+\s+\((?:type|default|required)", out), "a key without a word on what it is"
+
+
+@pytest.fixture
+def sentence_folder(tiny_bert_dir, tmp_path):
+    said = {"prompts": {"query": "the film : "}, "default_prompt_name": "query"}
+    return Folder(modes=("cls",), after=("Normalize",), max_length=40, settings=said).write(
+        tiny_bert_dir, tmp_path / "model"
+    )
+
+
+def test_encode_takes_the_model_s_own_prompt_unless_told(sentence_folder, tmp_path, capsys):
+    texts = ["the film was good .", "never"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    arguments = ["encode", "--model", sentence_folder, "--input", tmp_path / "texts.txt", "--output"]
+    made = {}
+    for name, more in {"own": [], "named": ["--prompt_name", "query"], "none": ["--prompt", ""]}.items():
+        run([*arguments, tmp_path / f"{name}.npy", *more], capsys)
+        made[name] = np.load(tmp_path / f"{name}.npy")
+    encoder = Encoder.from_pretrained(str(sentence_folder))
+    np.testing.assert_array_equal(made["own"], encoder.encode_texts(texts))
+    np.testing.assert_array_equal(made["own"], made["named"])
+    assert np.abs(made["own"] - made["none"]).max() > 1e-3
+    np.testing.assert_allclose(np.linalg.norm(made["none"], axis=1), 1, rtol=1e-5)
+    line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "passage"], capsys)
+    assert "'passage'" in line and "its prompts are query" in line
+    line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "query", "--prompt", "x"], capsys)
+    assert "both given" in line
+
+
+# A kind of evaluation → its options, its results, what they say of the model, and the table for a reader.
+SAYING = {
+    "sts": (
+        ["--data", "DATA", "--sets", "STS-B", "--cache_dir", "CACHE"],
+        "out.json",
+        lambda results: results["details"],
+        "STDOUT",
+    ),
+    "transfer": (
+        ["--data", "DATA", "--sets", "SST-2", "--cache_dir", "CACHE"],
+        "out.json",
+        lambda results: results["details"],
+        "STDOUT",
+    ),
+    "geometry": (
+        ["--data", "DATA", "--num_sentences", 20],
+        "geometry.json",
+        lambda results: results["models"][0],
+        "STDOUT",
+    ),
+    "robustness": (
+        ["--texts", "DATA", "--num_sentences", 16, "--edits", "swap"],
+        "robustness.json",
+        lambda results: results["models"][0],
+        "robustness.md",
+    ),
+    "adv-sts": (
+        ["--data", "DATA", "--max_pairs", 3, "--recipe", "synonym", "--word_sets", "SETS"],
+        "text-attack.json",
+        lambda results: results["models"][0],
+        "text-attack.html",
+    ),
+    "all": (
+        ["--data", "DATA", "--parts", "geometry", "--cache_dir", "CACHE"],
+        "evaluation.json",
+        lambda results: results["models"][0],
+        "summary.md",
+    ),
+}
+
+
+@pytest.mark.parametrize("prompt", [None, ""])
+@pytest.mark.parametrize("kind", SAYING)
+def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys, kind, prompt):
+    """By default as the model's own files say."""
+    options, name, of_model, table = SAYING[kind]
+    data = write_sts_benchmark(write_sets(tmp_path / "senteval", ["SST-2"], num_rows=12), num_pairs=30)
+    out = tmp_path / ("out.json" if name == "out.json" else "out")
+    SETS.save(tmp_path / "sets.json")
+    paths = {"DATA": data, "CACHE": tmp_path / "cache", "SETS": tmp_path / "sets.json"}
+    options = [paths.get(option, option) for option in options]
+    arguments = ["evaluate", kind, "--model", sentence_folder, *options, "--out", out]
+    printed = run([*arguments, *([] if prompt is None else ["--prompt", prompt])], capsys).out
+    results = of_model(json.loads((out if out.is_file() else out / name).read_text()))
+    expected = ("cls", 40, "the film : " if prompt is None else "", ["Normalize"])
+    assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules")) == expected
+    shown = printed if table == "STDOUT" else html.unescape((out / table).read_text())
+    said = "prompt 'the film : '" if prompt is None else "no prompt"
+    assert f"cls pooling, Normalize, cut to 40 tokens, {said}" in shown
+
+
+def test_train_takes_a_prompt_as_the_other_commands_do(sentence_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the film was good\nnever\n")
+    arguments = ["train", f"--encoder.model={sentence_folder}", "--data.train", "texts.txt", "--dry_run"]
+    arguments += ["--evaluation.enabled=false"]
+    assert "cls pooling, cut to 40 tokens, prompt 'the film : '" in run(arguments, capsys).out
+    assert "cls pooling, cut to 40 tokens, no prompt" in run([*arguments, "--prompt", ""], capsys).out
+    assert "prompt 'a story'" in run([*arguments, "--prompt=a story"], capsys).out
+    assert "no such prompt" in refusal([*arguments, "--prompt_name", "passage"], capsys)

@@ -1,5 +1,7 @@
 """Loader processes change neither the batches nor the training's random numbers."""
 
+import errno
+import multiprocessing.context
 from functools import partial
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 
 from fastadv.data.batching import BatchOrder, make_loader
 from fastadv.data.text import TokenizedText, collate
+from fastadv.errors import UserError
 
 
 def tokenize(texts):
@@ -58,3 +61,12 @@ def test_making_a_loader_draws_no_random_number(dataset):
     before = torch.get_rng_state()
     list(load(dataset, num_workers=0))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_shared_memory_that_cannot_be_written_is_named(dataset, monkeypatch):
+    def refuse(context):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(multiprocessing.context.BaseContext, "Lock", refuse)
+    with pytest.raises(UserError, match="data.num_workers = 2: .* /dev/shm cannot be written .*; allowed here: 0"):
+        load(dataset, num_workers=2)

@@ -97,7 +97,7 @@ def test_a_second_build_reuses_the_file_and_says_so(build, caplog):
     def refuse(texts):
         raise AssertionError("tokenised again")
 
-    with caplog.at_level(logging.INFO, logger="fastadv.data.text"):
+    with caplog.at_level(logging.INFO, logger="fastadv.data"):
         second = build(refuse)
     assert second.path == first.path and rows_of(second) == rows_of(first)
     assert second.report == first.report
@@ -139,7 +139,7 @@ def test_a_torn_file_is_replaced(build, caplog, num_bytes_kept):
     data = whole.path.read_bytes()
     whole.path.unlink()
     whole.path.write_bytes(data[:num_bytes_kept])
-    with caplog.at_level(logging.WARNING, logger="fastadv.data.text"):
+    with caplog.at_level(logging.WARNING, logger="fastadv.data"):
         assert rows_of(build()) == expected
     assert "damaged" in caplog.text
     assert whole.path.read_bytes() == data

@@ -1,29 +1,10 @@
-"""What one process does alone, and what it takes over from Slurm; several are started in test_ranks_*.py."""
+"""What one process does alone; several are started in tests/ranks."""
 
 import pytest
 import torch
 
-from fastadv.distributed.processes import adopt_slurm, first_rank_first, first_rank_only, highest, mean_over_ranks
+from fastadv.distributed.processes import first_rank_first, first_rank_only, highest, mean_over_ranks
 from fastadv.errors import UserError
-
-TASK = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "4"}
-
-
-def test_ranks_of_srun():
-    environment = dict(TASK)
-    adopt_slurm(environment)
-    assert environment == {**TASK, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{**TASK, "RANK": "0"}, {**TASK, "SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_PROCID": "0"}, {}],
-    ids=["another launcher", "one task", "no step", "no slurm"],
-)
-def test_otherwise_srun_has_no_say(environment):
-    before = dict(environment)
-    adopt_slurm(environment)
-    assert environment == before
 
 
 def test_alone_nothing_is_exchanged():

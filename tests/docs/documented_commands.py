@@ -27,7 +27,7 @@ from fastadv.train import read_arguments
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-PROGRAMS = ("fastadv", "make", "deepspeed", "torchrun", "srun", "python")
+PROGRAMS = ("fastadv", "make", "deepspeed", "torchrun", "mpirun", "srun", "python")
 _TRAIN = "fastadv/train.py"
 # What the pages call a config of the reader's own.
 _READERS_CONFIG = "my.yaml"
@@ -146,9 +146,9 @@ def _check_torchrun(arguments: list[str]) -> None:
     _check_script([given.training_script, *given.training_script_args])
 
 
-def _check_srun(arguments: list[str]) -> None:
-    """Slurm's own options are not looked at: it is not part of what is installed."""
-    _require("python" in arguments, "srun: expected python")
+def _check_started(arguments: list[str]) -> None:
+    """Options of Slurm and of Open MPI are not looked at: neither is part of what is installed."""
+    _require("python" in arguments, "expected python, started by srun or mpirun")
     _check_python(arguments[arguments.index("python") + 1 :])
 
 
@@ -219,6 +219,7 @@ _CHECKS = {
     "make": _check_make,
     "deepspeed": _check_deepspeed,
     "torchrun": _check_torchrun,
-    "srun": _check_srun,
+    "mpirun": _check_started,
+    "srun": _check_started,
     "python": _check_python,
 }

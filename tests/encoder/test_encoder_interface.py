@@ -85,8 +85,10 @@ def test_tokenizer_fingerprint_does_not_depend_on_calls(tiny_encoder, minilm_dir
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pooling": "max"}, "pooling 'max' is not one of cls, mean, first_last"),
-        ({"pooling": ""}, "pooling '' is not one of cls, mean, first_last"),
+        ({"pooling": "median"}, "pooling 'median' is not one of cls, mean, first_last, max, "),
+        ({"pooling": ""}, "pooling '' is not one of cls, mean, first_last, max, "),
+        ({"pooling": "first_last+cls"}, "pooling 'first_last+cls' is not one of cls, mean, first_last, max, "),
+        ({"prompt_name": "query"}, "prompt_name 'query': the model has no such prompt; it has no prompts"),
         ({"path": "fast"}, "path 'fast' is not one of auto, packed, generic"),
         ({"perturb_at": "token"}, "perturb_at 'token' is not one of embedding, word"),
         ({"dropout": 1.5}, "dropout 1.5 is not a probability in [0, 1)"),

@@ -19,16 +19,27 @@ TEXTS = [
 def theirs(minilm_dir):
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(minilm_dir), device="cpu")
-    # Without the last module, Normalize.
-    del model[2]
-    return model.encode(TEXTS, show_progress_bar=False)
+    return SentenceTransformer(str(minilm_dir), device="cpu").encode(TEXTS, show_progress_bar=False)
 
 
 def test_vectors_equal_sentence_transformers(minilm_dir, theirs):
     encoder = Encoder.from_pretrained(str(minilm_dir))
     assert (encoder.pooling, encoder.max_length, encoder.path) == ("mean", 256, "packed")
     np.testing.assert_allclose(encoder.encode_texts(TEXTS), theirs, rtol=0, atol=1e-5)
+
+
+def test_h_is_the_vector_before_the_last_normalize(minilm_dir, theirs):
+    """Losses and heads are of h: of what the model's pooling gives, some five times as long."""
+    encoder = Encoder.from_pretrained(str(minilm_dir))
+    assert encoder.settings["modules"] == ["Normalize"] and encoder.pooled_size == encoder.vector_size == 384
+    h = encoder.encode_texts(TEXTS, is_finished=False)
+    np.testing.assert_allclose(h / np.linalg.norm(h, axis=1, keepdims=True), theirs, rtol=0, atol=1e-5)
+    assert (np.linalg.norm(h, axis=1) > 2).all()
+    batch = encoder.pack(TEXTS)
+    with torch.no_grad():
+        again = encoder.encode(encoder.embed(batch, dropout=False), batch, dropout=False)
+    np.testing.assert_allclose(again.numpy(), h, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(encoder.finish(again).numpy(), theirs, rtol=0, atol=1e-5)
 
 
 def test_demo_name(minilm_dir, theirs):

@@ -115,7 +115,7 @@ def attack(monkeypatch):
     """Stands for the attack at epochs' starts; the rows it was asked for, in their order, each time."""
     asked = []
 
-    def find_texts(plan, model, texts, labels, order, seed, log):
+    def find_texts(plan, model, texts, labels, order, seed, log, roles):
         assert not model.training and len(texts) == len(labels) == len(SENTENCES)
         asked.append(list(order))
         return {

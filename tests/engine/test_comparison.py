@@ -76,7 +76,7 @@ def assert_results_are_those_of_the_weights(folder, config):
 def test_the_table_compares_the_first_weights_with_the_exported_ones(make_measured_config, monkeypatch, capsys):
     """The exported weights are those of the best dev score, here neither the first nor the last."""
     scores = iter([2.0, 1.0])
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: lambda encoder: next(scores))
     config = make_measured_config("run", **{"train.eval_every": 2})
     trainer = Trainer(config, writes_report=True)
     folder = trainer.fit()

@@ -10,9 +10,10 @@ from fastadv.data.batching import BatchOrder
 from fastadv.distributed.zero import NonFiniteUpdate
 from fastadv.engine import loop
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
-from fastadv.engine.guards import TooManySkips
+from fastadv.engine.guards import Guard, TooManySkips
 from fastadv.engine.monitor.collapse import Collapsed
 from fastadv.engine.training_data import TrainingData
+from fastadv.objectives.sentences.simcse import SimCSE
 from fastadv.perturbation import NonFiniteGradient
 from fastadv.train import main
 from tests.quick_trainer import Trainer
@@ -160,3 +161,32 @@ def test_the_command_ends_in_one_line(monkeypatch, capsys, error):
     monkeypatch.setattr("fastadv.distributed.processes.shutdown", lambda wait: None)
     assert main(["--train.output_dir", "runs/never"]) == 1
     assert capsys.readouterr().err == f"fastadv: {error}\n"
+
+
+class Broken(SimCSE):
+    """Its second loss raises."""
+
+    def loss(self, views):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2:
+            torch.rand(5)
+            raise ZeroDivisionError("of the objective's own")
+        return super().loss(views)
+
+
+def test_an_objective_that_raises_is_named_with_its_step_and_sentences(make_config, caplog):
+    states = []
+    trainer = Trainer(make_config("broken", objective=f"{__name__}:Broken"), writes_report=False)
+    remember = Guard.remember
+
+    def watched(guard):
+        remember(guard)
+        states.append(torch.get_rng_state())
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(Guard, "remember", watched)
+        trainer.fit()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith("step 2: ZeroDivisionError: of the objective's own; raised for rows 0 to 3; row 0: \"")
+    assert torch.equal(torch.get_rng_state(), states[-1])
+    assert trainer.position.step == 1

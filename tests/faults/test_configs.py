@@ -237,7 +237,15 @@ def modules_of_another_kind(model):
     (model / "modules.json").write_text('["Transformer", "Pooling"]')
 
 
+_MODULES = {"Transformer": "", "Pooling": "1_Pooling"}
+
+
 def endless_length(model):
+    # Without modules.json no other file of sentence-transformers counts.
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in _MODULES.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir(exist_ok=True)
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     (model / "sentence_bert_config.json").write_text('{"max_seq_length": "endless"}')
 
 

@@ -13,15 +13,19 @@ from fastadv import UserError, load_config
 from fastadv.config.schema import Config, to_yaml
 from fastadv.config.yaml import read_yaml, write_yaml
 from fastadv.launch.load import split_overrides
+from fastadv.train import read_arguments
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
+NO_AUTO = [f"--perturbation.{step}=0.1" for step in ("alpha", "beta", "gamma")]
+
+
 @pytest.fixture
 def write(tmp_path):
-    def write(text):
-        path = tmp_path / "run.yaml"
+    def write(text, name="run.yaml"):
+        path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return str(path)
 
@@ -67,6 +71,35 @@ def test_overrides_win_over_the_file_and_the_last_one_holds(write):
     assert config.perturbation.num_steps == 9
 
 
+def test_several_files_are_composed_in_their_order(write):
+    first = write("objective: simcse\ntrain: {seed: 1, batch_size: 8}\nobjective_options: {temperature: 0.1}\n")
+    second = write("train.seed: 2\ntrain: {max_steps: 3}\ndata: {train: [{path: a.txt}]}\n", "second.yaml")
+    config = load_config([first, second], ["--train.max_steps", "4"])
+    assert (config.objective, config.objective_options["temperature"]) == ("simcse", 0.1)
+    assert (config.train.seed, config.train.batch_size, config.train.max_steps) == (2, 8, 4)
+    assert load_config([second, first]).train.seed == 1
+    typed = ["--config", first, "--train.max_steps=4", f"--config={second}"]
+    assert read_arguments(typed)[0] == config
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("train: {seed: one}\n", 'train.seed = "one" in {}: expected'),
+        ("train: {sead: 1}\n", "train.sead = 1 in {}: no such key"),
+        ("objective_options: {temprature: 1}\n", "objective_options.temprature = 1 in {}: no such key"),
+        ("train: {seed: 1\n", "{}, line 2"),
+    ],
+)
+def test_a_fault_is_its_own_files_wherever_that_stands(write, text, fault):
+    """Also where the later file sets the very key right."""
+    wrong, right = write(text, "wrong.yaml"), write("train: {seed: 1}\n", "right.yaml")
+    for paths in ([wrong, right], [right, wrong]):
+        with pytest.raises(UserError) as caught:
+            load_config(paths, ["--train.seed=1"])
+        assert fault.format(wrong) in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "line, section, key, value",
     [
@@ -85,9 +118,9 @@ def test_overrides_win_over_the_file_and_the_last_one_holds(write):
         ("optimizer: {lr: 0}", "optimizer", "lr", 0.0),
         ("optimizer: {max_grad_norm: null}", "optimizer", "max_grad_norm", None),
         ("optimizer: {max_grad_norm: ~}", "optimizer", "max_grad_norm", None),
-        ("perturbation: {epsilon_token: null}", "perturbation", "epsilon_token", None),
+        ("perturbation: {epsilon: 0.1, epsilon_token: null, gamma: 0.1}", "perturbation", "epsilon_token", None),
         ("perturbation: {epsilon_token: equal}", "perturbation", "epsilon_token", "equal"),
-        ("perturbation: {epsilon_token: 1e-2}", "perturbation", "epsilon_token", 1e-2),
+        ("perturbation: {epsilon: 0.1, epsilon_token: 1e-2}", "perturbation", "epsilon_token", 1e-2),
         ("train: {seed: 012}", "train", "seed", 12),
         ("train: {output_dir: '2024'}", "train", "output_dir", "2024"),
         ("evaluation: {radii: [1, 1e-1]}", "evaluation", "radii", [1.0, 0.1]),
@@ -112,7 +145,7 @@ def test_yaml_words_mean_what_they_say(write, line, section, key, value):
         (["--data.positive_field", "pos"], "data", "positive_field", "pos"),
         (["--data.positive_field", "null"], "data", "positive_field", None),
         (["--perturbation.alpha", "1e-5"], "perturbation", "alpha", 1e-5),
-        (["--perturbation.epsilon", "null"], "perturbation", "epsilon", None),
+        (["--perturbation.epsilon", "null", *NO_AUTO], "perturbation", "epsilon", None),
         (["--perturbation.epsilon_token", "equal"], "perturbation", "epsilon_token", "equal"),
         (["--perturbation.use_eta", "false"], "perturbation", "use_eta", False),
         (["--evaluation.radii", "[0.1, 0.2]"], "evaluation", "radii", [0.1, 0.2]),
@@ -217,7 +250,7 @@ def log_records():
         ({"alpha": 0.3, "epsilon": 0.1}, True),
         ({"alpha": 0.2, "epsilon": 0.1}, False),
         ({"alpha": 2.1, "epsilon": 0.1, "step_relative": "true"}, True),
-        ({"alpha": 9.0}, False),
+        ({"alpha": 9.0, "beta": 1.0, "gamma": 1.0, "epsilon": "null"}, False),
         ({"alpha": 9.0, "epsilon": 0}, False),
         ({"alpha": 9.0, "epsilon_relative": 0.1, "rho": 0}, False),
         ({"alpha": 9.0, "epsilon_relative": 0.1, "num_pgd_steps": 0}, False),

@@ -58,7 +58,7 @@ FILES = {
     "bool for a stage": ("engine: {zero_stage: true}", ["engine.zero_stage = true", "0, 1"]),
     "none for null": (
         "perturbation: {epsilon: none}",
-        ['perturbation.epsilon = "none"', "at least 0, or null"],
+        ['perturbation.epsilon = "none"', "at least 0, or auto", "or null"],
     ),
     "null for a number": ("optimizer: {lr: null}", ["optimizer.lr = null", "at least 0"]),
     "infinity": ("optimizer: {lr: .inf}", ["optimizer.lr = .inf", "number"]),
@@ -205,7 +205,10 @@ COMBINATIONS = [
     ({"perturbation.agreement": 0.0}, ["perturbation.agreement = 0", "above 0"]),
     ({"perturbation.agreement": 1.5}, ["perturbation.agreement = 1.5", "at most 1"]),
     ({"engine.zero_stage": 3, "encoder.path": "generic"}, ["encoder.path = generic", "engine.zero_stage 3"]),
-    ({"perturbation.step_relative": "true"}, ["perturbation.step_relative = true", "epsilon_relative"]),
+    (
+        {"perturbation.step_relative": "true", "perturbation.epsilon": "null"},
+        ["perturbation.step_relative = true", "epsilon_relative"],
+    ),
     (
         {
             "perturbation.step_relative": "true",
@@ -216,7 +219,7 @@ COMBINATIONS = [
     ),
     (
         {"perturbation.epsilon": "0.1", "perturbation.epsilon_relative": "0.2"},
-        ["perturbation.epsilon = 0.1", "expected null", "0.2"],
+        ["perturbation.epsilon = 0.1", "expected auto or null", "0.2"],
     ),
     (
         {"perturbation.epsilon_token": "null", "perturbation.epsilon_relative": "0.2"},
@@ -375,6 +378,8 @@ def run_command(arguments, cwd=ROOT):
             "nearest is objective_options.temperature",
         ),
         (["-m", "fastadv", "train"], ["--encoder.max_length=1000"], "expected at most 512"),
+        (["-OO", "-m", "fastadv", "encode"], ["--help"], "python -OO"),
+        (["-OO", str(ROOT / "fastadv/train.py")], [], "python -OO"),
     ],
 )
 def test_the_command_ends_with_one_line_on_stderr(tmp_path, program, arguments, expected):

@@ -142,6 +142,7 @@ def test_the_printed_config_is_a_config(make_config, tmp_path, capfd):
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train.max_steps"], "train.max_steps"),
         (["--train.max_step", "3", "--local_rank=0"], "train.max_step"),
+        (["--local-rank", "0", "--local_rank", "0", "--local-rank=0", "--train.max_step", "3"], "train.max_step"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -152,6 +153,17 @@ def test_mistakes_that_need_no_weights(make_config, tmp_path, capfd, monkeypatch
     assert main(["--config", str(path), *arguments]) == 2
     out, err = capfd.readouterr()
     assert err.count("\n") == 1 and named in err and out == ""
+
+
+def test_a_launcher_that_cannot_be_followed_is_refused_by_every_process(monkeypatch, capfd):
+    """Each would train alone, all of them into one folder."""
+    for name in LAUNCH_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for rank in "01":
+        monkeypatch.setenv("PMIX_RANK", rank)
+        assert main(["--dry_run"]) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1 and f"the launcher set PMIX_RANK = {rank}" in err
 
 
 def test_another_rank_leaves_the_first_its_time_to_speak(monkeypatch, capfd):
@@ -178,14 +190,15 @@ def test_sigterm_ends_with_a_checkpoint_one_line_and_status_0(command, tmp_path)
     assert said.startswith(f"fastadv: stopped after step {checkpoint.name.removeprefix('step-')} of 10000; ")
 
 
-def test_sigterm_before_the_first_step_is_status_0_too(make_config, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_scheduler_signal_before_the_first_step_is_status_0_too(make_config, tmp_path, monkeypatch, capfd, number):
     (tmp_path / "config.yaml").write_text(to_yaml(make_config()), encoding="utf-8")
-    monkeypatch.setattr("fastadv.engine.loop.Trainer._build", lambda trainer: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("fastadv.engine.loop.Trainer._build", lambda trainer: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
     assert main(["--config", str(tmp_path / "config.yaml")]) == 0
     out, err = capfd.readouterr()
     assert "fastadv: stopped outside of training" in out and "Traceback" not in err
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 def test_two_processes_say_a_mistake_once(command):

@@ -31,7 +31,7 @@ def make_step(folder, dropout=0.0, **search):
     encoder = Encoder.from_pretrained(str(folder), dropout=dropout)
     objective = RAR(encoder.hidden_size, ClassificationHead(encoder.hidden_size, 4))
     objective.bind(encoder)
-    config = PerturbationConfig(method="freelb", **{"num_steps": 3, "epsilon": None, **search})
+    config = PerturbationConfig(method="freelb", **{"num_steps": 3, "epsilon": None, "alpha": 0.5, **search})
     return Step(encoder, objective, config).train()
 
 

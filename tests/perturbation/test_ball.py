@@ -44,9 +44,9 @@ def test_absolute_sizes_are_the_numbers_given():
 
 
 def test_no_ball_and_a_token_ball_of_its_own():
-    sizes = sentence_sizes(X, BATCH, PerturbationConfig(epsilon=None, epsilon_token=0.2).resolve())
+    sizes = sentence_sizes(X, BATCH, PerturbationConfig(epsilon=None, epsilon_token=0.2, alpha=0.1, beta=0.1).resolve())
     assert sizes.epsilon is None and sizes.epsilon_token.tolist() == [0.2, 0.2]
-    sizes = sentence_sizes(X, BATCH, PerturbationConfig(epsilon=0.1, epsilon_token=None).resolve())
+    sizes = sentence_sizes(X, BATCH, PerturbationConfig(epsilon=0.1, epsilon_token=None, gamma=0.1).resolve())
     assert sizes.epsilon_token is None
 
 
@@ -73,5 +73,5 @@ def test_a_ball_below_the_resolution_is_refused(norm):
 
 
 def test_no_ball_and_a_zero_ball_have_no_resolution_to_check():
-    check_resolution(X, BATCH, PerturbationConfig(epsilon=None).resolve())
+    check_resolution(X, BATCH, PerturbationConfig(epsilon=None, alpha=0.1, beta=0.1, gamma=0.1).resolve())
     check_resolution(X, BATCH, PerturbationConfig(epsilon=0.0).resolve())

@@ -144,7 +144,7 @@ def test_the_gain_is_a_sentence_s_share_of_what_the_gradients_saw(batch, x, grad
     """A linear loss without a ball: each step but the last, whose end no gradient sees, adds the same."""
     weight = torch.randn_like(x)
     config = PerturbationConfig(
-        alpha=0.05, beta=0.02, rho=0.25, sigma=0.0, use_eta=False, gradient=gradient, num_steps=num_steps
+        epsilon=None, alpha=0.05, beta=0.02, rho=0.25, sigma=0, use_eta=False, gradient=gradient, num_steps=num_steps
     )
     found = Adversary(config).search(x, batch, lambda points: (weight * points).sum())
     # PGD moves by alpha w / max|w| of the sentence, FGSM by beta sign(w).

@@ -107,7 +107,7 @@ def test_a_ball_below_the_resolution_is_refused_by_the_attacks_own_norm(batch, x
 @pytest.mark.parametrize("method", ["fgm", "fgsm"])
 def test_a_one_step_attack_without_a_radius_is_one_line(method):
     with pytest.raises(UserError) as caught:
-        load_config(overrides=["--objective=uscal", f"--perturbation.method={method}"])
+        load_config(overrides=["--objective=uscal", f"--perturbation.method={method}", "--perturbation.epsilon=null"])
     line = str(caught.value)
     assert line.isprintable() and "perturbation.epsilon = null" in line and method in line
 

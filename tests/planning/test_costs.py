@@ -98,7 +98,7 @@ def make_batch(num_sentences=24, longest=20):
 
 def make_config(case, cases=CASES):
     objective, options, perturbation, encoder = cases[case]
-    settings = {"max_length": 32, **encoder}
+    settings = {"pooling": "cls", "max_length": 32, **encoder}
     config = Config(EncoderConfig(**settings), DataConfig(), objective, dict(options))
     config.perturbation = PerturbationConfig(**perturbation)
     return config

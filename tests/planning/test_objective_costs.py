@@ -13,7 +13,7 @@ from fastadv.planning.memory import activations, memory
 from tests.planning.test_costs import check_state, counted, make_batch, make_config, make_step, model_config, size_of
 
 CARL = {"num_negatives": 5000, "start_step": 0}
-FREELB = {"method": "freelb", "num_steps": 3, "epsilon": None}
+FREELB = {"method": "freelb", "num_steps": 3, "epsilon": None, "alpha": 0.5}
 MEAN = {"pooling": "mean", "dropout": 0.0}
 CASES = {
     "carl, nce": ("carl", CARL, FREELB, {}),

@@ -7,7 +7,8 @@ from safetensors.torch import load_file
 from fastadv import Encoder
 from fastadv.config.schema import to_yaml
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
-from fastadv.evaluation.vectors.sts import scored_pairs_spearman
+from fastadv.evaluation.vectors.scored_pairs import read_scored_pairs
+from fastadv.evaluation.vectors.sts import pairs_spearman
 from tests.ranks.cases.objectives import STAGES
 from tests.ranks.workers.start import run_ranks
 from tests.small_runs import OF_THE_MACHINE, lines_of
@@ -71,4 +72,4 @@ def test_the_exported_weights_are_those_that_scored_best(runs, name):
     scores = [line["dev/score"] for line in lines if "dev/score" in line]
     assert len(scores) == 4
     encoder = Encoder.from_pretrained(str(folder / "model"))
-    assert scored_pairs_spearman(encoder, runs / "scored.csv") == pytest.approx(max(scores), abs=1e-6)
+    assert pairs_spearman(encoder, read_scored_pairs(runs / "scored.csv")) == pytest.approx(max(scores), abs=1e-6)

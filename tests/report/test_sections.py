@@ -227,3 +227,23 @@ def test_a_model_without_alignment_is_in_the_table_alone(tmp_path):
     shown = content(folder)
     assert [one.name for one in chart(shown, "alignment-uniformity").series] == ["demo:minilm"]
     assert len(table(shown, "geometry").rows) == 3
+
+
+def test_runs_that_differ_by_seed_alone_have_a_mean_and_a_spread(tmp_path):
+    def run(name, seed, loss, score, lr=0.1):
+        config = f"objective: simcse\noptimizer: {{lr: {lr}}}\ntrain: {{seed: {seed}, output_dir: {name}}}\n"
+        rows = [{"step": step, "loss": 9.0} for step in range(1, 20)]
+        rows += [{"step": 20, "loss": loss - 1}, {"step": 21, "loss": loss + 1}, {"step": 20, "dev/score": score}]
+        return write_run(tmp_path / name, rows, config)
+
+    runs = [run("a", 0, 1.0, 70.0), run("b", 1, 2.0, 72.0), run("c", 2, 6.0, 77.0)]
+    found = table(content(*runs, run("other", 0, 3.0, 60.0, lr=0.2)), "seeds")
+    columns = [column.name for column in found.columns]
+    rows = {row[1]: dict(zip(columns, row)) for row in found.rows}
+    assert len(rows) == len(found.rows) == 2
+    score = rows["best dev score"]
+    assert (score["configuration"], score["seeds"], score["lowest"], score["highest"]) == ("a, b, c", 3, 70.0, 77.0)
+    # Squares of -3, -1 and 4 over 2.
+    assert score["mean"] == 73.0 and score["standard deviation"] == pytest.approx(13**0.5)
+    assert rows["loss, median of the last tenth of the lines"]["mean"] == 3.0
+    assert all(one.key != "seeds" for one in content(runs[0], tmp_path / "other").tables)

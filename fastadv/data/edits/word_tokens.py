@@ -27,18 +27,21 @@ def pack_words(
     position_offset: int,
     own: Sequence[Texts],
     drawn: Sequence[EveryWord],
+    prompt: str = "",
 ) -> list[PackedBatch]:
     """(the texts as they are, the texts with every word edited), both with ``words``, the second with ``num_edits``.
 
-    A word that is cut in either has no number: it stays as it is.
+    A word that is cut in either has no number: it stays as it is. So do those of the prompt.
     """
     sides = []
     for texts, spans in (
         (own, [each.own_spans for each in drawn]),
         ([each.edited for each in drawn], [each.edited_spans for each in drawn]),
     ):
+        first, *second = map(list, zip(*texts))
         encoded = tokenizer(
-            *map(list, zip(*texts)),
+            [prompt + text for text in first],
+            *second,
             truncation=True,
             max_length=max_length,
             return_special_tokens_mask=True,
@@ -46,6 +49,7 @@ def pack_words(
             return_attention_mask=False,
             return_offsets_mapping=True,
         )
+        spans = [[_shifted(of_row[0], len(prompt)), *of_row[1:]] for of_row in spans]
         words = [words_of_tokens(encoded.encodings[i], of_row) for i, of_row in enumerate(spans)]
         sides.append((encoded, words))
     batches = []
@@ -63,6 +67,10 @@ def pack_words(
     num_edits = [max(1, round(each.share * len(both))) for both, each in zip(known, drawn)]
     batches[1] = replace(batches[1], num_edits=torch.tensor(num_edits))
     return batches
+
+
+def _shifted(spans: Spans, by: int) -> Spans:
+    return [(begin + by, end + by) for begin, end in spans]
 
 
 def words_of_tokens(encoding, spans: Sequence[Spans]) -> list[int]:

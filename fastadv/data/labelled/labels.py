@@ -23,6 +23,11 @@ MAX_CLASSES = 1000
 MIN_ROWS_A_CLASS = 10
 MAX_IMBALANCE = 20
 _MAX_SHOWN = 20
+UNLABELLED = "-1"
+"""how `datasets` number the class of a row without one"""
+MARKS = (UNLABELLED, "-", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "\\N")
+"""labels that mark a row without one: in SNLI's own files, and where pandas, R, Excel and databases write tables"""
+SKIPPING = "data.skip_labels (--skip_labels) leaves such rows out"
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?|[+-]inf")
 
@@ -42,6 +47,8 @@ def why_no_class(name: str) -> Optional[str]:
     """What is wrong with the name of a class, or None. ``name`` has no white space around it."""
     if not name or name.lower() == "nan":
         return "no label"
+    if name[0] == name[-1] == '"' and len(name) > 1:
+        return f"the label {name} lies in quotes, which data.quoting = double (--quoting double) takes off"
     if _DECIMAL.fullmatch(name):
         return f"{name} is no class; expected a name or a whole number, for scores (regression) are not trained on"
     return None
@@ -83,9 +90,39 @@ class LabelMap:
         config.id2label, config.label2id = self.id2label, self.label2id
 
     @classmethod
-    def from_config(cls, config) -> "LabelMap":
-        """The classes of a model that was saved with them."""
-        return cls(tuple(config.id2label[i] for i in range(len(config.id2label))))
+    def from_config(cls, config, names: Optional[Sequence[str]] = None) -> "LabelMap":
+        """The classes of a model that was saved with them.
+
+        Args:
+            config: of transformers.
+            names: what the classes are called, in the order of their numbers; None: as the configuration says.
+
+        Raises:
+            UserError: one class, classes that are not numbered from 0, two of one name, or another number of ``names``.
+        """
+        given, num_classes = config.id2label, config.num_labels
+        if num_classes < 2:
+            raise UserError(
+                f"the model has {num_classes} class{'es' * (num_classes != 1)} (num_labels): expected a classifier, "
+                "with two or more"
+            )
+        if names is None:
+            if sorted(given) != list(range(len(given))):
+                numbers = ", ".join(map(str, sorted(given)[:_MAX_SHOWN]))
+                raise UserError(
+                    f"the model's configuration numbers its classes {numbers} (id2label): expected 0 to "
+                    f"{len(given) - 1}; --label_names gives their names in the order of the logits"
+                )
+            names = [str(given[number]) for number in range(len(given))]
+        twice = next((name for name in names if list(names).count(name) > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"the model has two classes called {twice!r}: {listed(names)}; expected names that differ, which "
+                "--label_names gives in the order of the logits"
+            )
+        if len(names) != num_classes:
+            raise UserError(f"{len(names)} names of classes, {listed(names)}: the model has {num_classes}")
+        return cls(tuple(names))
 
     def ids_of(self, found: "FoundLabels") -> List[int]:
         """The class of each of a source's labels, in the order they were first found.
@@ -98,7 +135,7 @@ class LabelMap:
             if name not in ids and found.counts[name]:
                 raise UserError(
                     f"{found.place_of(name)}, column {found.column}: the label {name!r} is unknown; "
-                    f"known are {listed(self.names)}"
+                    f"known are {listed(self.names)}{f'; {SKIPPING}' if name in MARKS else ''}"
                 )
         return [ids.get(name, -1) for name in found.counts]
 
@@ -174,8 +211,8 @@ def agree_on_labels(found: Sequence[FoundLabels], names: Optional[Sequence[str]]
             file with labels of its own is more often a slip than a rare class.
 
     Raises:
-        UserError: a label that is none of ``names``; files with different labels; labels that differ in case alone;
-            rows of one class only.
+        UserError: a label that is none of ``names``; files with different labels; labels that differ in case alone, or
+            that mark a row without a label; rows of one class only.
     """
     if names is not None:
         label_map = LabelMap(tuple(names))
@@ -220,6 +257,7 @@ def _agreed(found: Sequence[FoundLabels]) -> LabelMap:
         return LabelMap(tuple(given))
     by_case: Dict[str, str] = {}
     for name in sorted(known):
+        refuse_mark(name, found)
         other = by_case.setdefault(name.casefold(), name)
         if other != name:
             first, second = (next(one for one in found if one.counts.get(label)) for label in (other, name))
@@ -228,6 +266,16 @@ def _agreed(found: Sequence[FoundLabels]) -> LabelMap:
                 f"{first.column} differ in case alone; expected one spelling, or both in data.label_names"
             )
     return LabelMap.in_order(known)
+
+
+def refuse_mark(name: str, found: Sequence[FoundLabels]) -> None:
+    """Raises UserError for a label that is no class in most data: -1 and its like."""
+    if name in MARKS:
+        one = next(one for one in found if one.counts.get(name))
+        raise UserError(
+            f"{one.place_of(name)}, column {one.column}: the label {name!r} marks rows without a label in many data "
+            f"sets; {SKIPPING}, and data.label_names with all classes trains on it"
+        )
 
 
 def describe_classes(counts: Dict[str, int]) -> Tuple[str, List[str]]:

@@ -17,12 +17,13 @@ import numpy as np
 from fastadv.data.labelled.find import LABEL, TEXT, new_found_labels, open_labelled
 from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, agree_on_labels
 from fastadv.data.records import schema_of
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, tokenised
 from fastadv.errors import UserError
 
 # Part of every cache key: raise it when labelled rows or their file change.
-LABELLED_VERSION = 1
+LABELLED_VERSION = 2
 
 
 class LabelledText(TokenizedText):
@@ -31,6 +32,8 @@ class LabelledText(TokenizedText):
     * ``label`` int, the id of its class in ``label_map``,
     * ``row`` int, i,
     * ``token_type_ids`` (length,) int8, of pairs alone: which text of ``[CLS] a [SEP] b [SEP]`` a token is of, 0 or 1.
+
+    ``text_columns`` are the names of the text's column, or of the two of pairs.
 
     Made by `build`; `with_labels` gives the same rows by another model's classes. Pickles as its path and classes.
     """
@@ -50,6 +53,7 @@ class LabelledText(TokenizedText):
         """
         super().__init__(path)
         self.source, self.is_pair = source, "token_type_ids" in self._columns
+        self.text_columns = tuple(json.loads(self._metadata[b"columns"]))
         self.found_labels = FoundLabels.from_json(self._metadata[b"labels"], source)
         if len(self):
             self.label_map = self.found_labels.label_map if label_map is None else label_map
@@ -98,6 +102,8 @@ class LabelledText(TokenizedText):
         cache_dir: str | os.PathLike = "~/.cache/fastadv",
         max_sentences: Optional[int] = None,
         progress: bool = True,
+        quoting: str = "auto",
+        skip_labels: Sequence[str] = (),
     ) -> "LabelledText":
         """Tokenises ``source``, or maps the file an earlier run left in ``cache_dir``, as `TokenizedText.build` does.
 
@@ -106,12 +112,13 @@ class LabelledText(TokenizedText):
             encoder: gives ``tokenize``, ``tokenizer_fingerprint`` and ``max_length``, and for pairs ``tokenize_pairs``
                 and ``num_token_types``.
             max_sentences: only the first so many rows.
+            quoting, skip_labels: as `fastadv.data.labelled.find.open_labelled` has them.
 
         Raises:
             UserError: an unreadable or empty source, the first row that is not right, or a cache folder that cannot be
                 written.
         """
-        opened = open_labelled(source, label_field, field, pair_field, split)
+        opened = open_labelled(source, label_field, field, pair_field, split, quoting, skip_labels)
         content, num_expected = opened.identity()
         is_pair = len(opened.text_columns) == 2
         inputs = [content, encoder.tokenizer_fingerprint, encoder.max_length, opened.text_columns, opened.label_column]
@@ -140,7 +147,10 @@ class LabelledText(TokenizedText):
             progress,
         )
         numbered = ((found.add(row.label, row.file, row.where), sentences) for row, sentences in rows)
-        schema, labels = schema_of(1, True, is_pair), lambda: {"labels": found.to_json()}
+        schema, labels = (
+            schema_of(1, True, is_pair),
+            lambda: {"labels": found.to_json(), "columns": json.dumps(opened.text_columns)},
+        )
         text = cls._built(Path(cache_dir), "tokens-labelled", key, source, schema, numbered, report, labels)
         return cls(text.path, os.fspath(source))
 

@@ -11,17 +11,27 @@ from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from fastadv.data.sources import demo
-from fastadv.data.sources.compressed import is_named_gzip, kind_of, open_binary
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record, iterate_lines, record_of_object
-from fastadv.data.sources.tables import check_csv, check_parquet, iterate_csv, iterate_parquet, no_such_column
+from fastadv.data.sources.compressed import is_named_gzip, kind_of
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, checked_record, iterate_lines, record_of_object
+from fastadv.data.sources.tables import (
+    TABLES,
+    check_parquet,
+    check_table,
+    is_quoted,
+    iterate_parquet,
+    iterate_table,
+    no_such_column,
+)
+from fastadv.data.sources.text_file import open_text
 from fastadv.errors import UserError
 
-_TABLES = (".csv", ".tsv")
 _LINES = (".txt", ".jsonl")
-SUFFIXES = (*_LINES, *_TABLES, ".parquet")
+SUFFIXES = (*_LINES, *TABLES, ".parquet")
 _FILES = "a .txt, .jsonl, .csv or .tsv file, plain or .gz, or a .parquet file"
 _ALLOWED = f"{_FILES}, a folder of them, a dataset's name, or demo:imdb-train|dev|test"
 # owner/name:configuration, as the Hub spells them; the last two dots of a path never pass.
+_DEMO_ON_HUB = "stanfordnlp/imdb"
 _DATASET_NAME = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)?(:[\w.-]+)?")
 _ROWS_A_READ = 1024
 
@@ -43,22 +53,29 @@ class Files:
 
     Args:
         numbers: fields where a number is as good as text.
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
     """
 
     def __init__(
-        self, paths: List[Path], fields: Sequence[str], ignored: Tuple[str, ...] = (), numbers: Sequence[str] = ()
+        self,
+        paths: List[Path],
+        fields: Sequence[str],
+        ignored: Tuple[str, ...] = (),
+        numbers: Sequence[str] = (),
+        quoting: str = "auto",
     ):
         self.paths, self.fields, self.ignored, self.numbers = paths, tuple(fields), ignored, tuple(numbers)
+        self.quoting = quoting
         for path in paths:
             kind = kind_of(path)
             if kind == ".txt" and len(self.fields) > 1:
                 raise UserError(f"{path} has no columns, so no {_listed(self.fields[1:])}; expected .jsonl or a table")
             if kind == ".parquet":
                 check_parquet(path, self.fields, self.numbers)
-            elif kind in _TABLES:
-                check_csv(path, self.fields)
+            elif kind in TABLES:
+                check_table(path, self.fields, quoting)
             else:
-                with open_binary(path):
+                with open_text(path):
                     pass
 
     def identity(self) -> Tuple[str, Optional[int]]:
@@ -66,18 +83,19 @@ class Files:
         bounds: List[Optional[int]] = []
         for path in self.paths:
             # What ends a file and what kind it is changes the sentences; what it is called does not.
-            file_digest, num_lines, kind = hashlib.blake2b(digest_size=16), 1, kind_of(path)
+            file_digest, num_feeds, num_returns, kind = hashlib.blake2b(digest_size=16), 0, 0, kind_of(path)
             try:
                 with open(path, "rb") as file:
                     while block := file.read(1 << 20):
                         file_digest.update(block)
-                        num_lines += block.count(b"\n")
-                        if kind in _TABLES:
-                            num_lines += block.count(b"\r") - block.count(b"\r\n")
+                        num_feeds += block.count(b"\n")
+                        num_returns += block.count(b"\r") - block.count(b"\r\n")
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror}") from error
+            is_by_line = kind in _LINES or not is_quoted(path, self.quoting)
+            num_lines = 1 + (num_feeds or num_returns if is_by_line else num_feeds + num_returns)
             suffix = f"{kind}.gz" if is_named_gzip(path) else kind
-            digest.update(suffix.encode() + b"\0" + file_digest.digest())
+            digest.update(f"{suffix} {is_by_line}".encode() + b"\0" + file_digest.digest())
             if kind == ".parquet":
                 bounds.append(check_parquet(path, self.fields, self.numbers))
             else:
@@ -88,29 +106,40 @@ class Files:
     def records(self, report: LineReport, max_bytes: int) -> Iterator[Record]:
         report.ignored_files.extend(self.ignored)
         for path in self.paths:
-            for record, _ in placed_records(path, self.fields, report, max_bytes):
+            for record, _ in placed_records(path, self.fields, report, max_bytes, quoting=self.quoting):
                 report.num_sentences += 1
                 yield record
 
 
 def placed_records(
-    path: Path, fields: Sequence[str], report: LineReport, max_bytes: int, numbers: Sequence[str] = ()
+    path: Path,
+    fields: Sequence[str],
+    report: LineReport,
+    max_bytes: int,
+    numbers: Sequence[str] = (),
+    quoting: str = "auto",
 ) -> Iterator[Tuple[Record, str]]:
     """Yields ``(record, place)`` for each record of a file of any format, with the rest counted in ``report``.
 
     Args:
         numbers: see `fastadv.data.sources.lines.checked_record`.
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
     """
     kind = kind_of(path)
     if kind == ".parquet":
         yield from iterate_parquet(path, fields, report, max_bytes, numbers)
-    elif kind in _TABLES:
-        yield from iterate_csv(path, fields, report, max_bytes)
+    elif kind in TABLES:
+        yield from iterate_table(path, fields, report, max_bytes, quoting)
     else:
         for text, where in iterate_lines(path, report, max_bytes):
-            record = record_of_object(text, fields, where, report, numbers) if kind == ".jsonl" else (text,)
-            if record is not None:
-                yield record, where
+            if kind == ".jsonl":
+                record = record_of_object(text, fields, where, report, numbers)
+                if record is not None:
+                    yield record, where
+                continue
+            report.num_with_tabs += "\t" in text
+            report.num_like_json += text[0] == "{" and text[-1] == "}"
+            yield (text,), where
 
 
 class Columns:
@@ -189,12 +218,20 @@ def is_dataset_name(name: str) -> bool:
     return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
 
 
+def name_on_hub(name: str) -> Optional[str]:
+    """The dataset of the Hub that a source's name means; None for files and folders."""
+    if name.startswith("demo:"):
+        return _DEMO_ON_HUB
+    return name.partition(":")[0] if is_dataset_name(name) else None
+
+
 def open_source(
     source: str | os.PathLike,
     field: str = "text",
     split: str = "train",
     positive_field: Optional[str] = None,
     negative_field: Optional[str] = None,
+    quoting: str = "auto",
 ) -> RecordSource:
     """Finds what ``source`` names.
 
@@ -202,6 +239,9 @@ def open_source(
     sentences, taken in the order of their names and without subfolders; one with parquet files alone, here or
     deeper, which `datasets` reads by splits); else a dataset of the Hub or its cache, as ``owner/name`` or
     ``owner/name:configuration``.
+
+    Args:
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: nothing there can be read as sentences, or it lacks a column.
@@ -211,7 +251,7 @@ def open_source(
         return Demo(name, fields)
     found = find_source(name, split)
     if isinstance(found, FoundFiles):
-        return Files(found.paths, fields, found.ignored)
+        return Files(found.paths, fields, found.ignored, quoting=quoting)
     return Columns(found.rows, found.name, fields)
 
 
@@ -317,21 +357,30 @@ def iterate_sentences(
     split: str = "train",
     max_bytes_per_line: int = MAX_BYTES_PER_LINE,
     report: Optional[LineReport] = None,
+    quoting: str = "auto",
 ) -> Iterator[str]:
     """Yields the sentences of ``source`` under the line rule of `fastadv.data.sources.lines`, one at a time.
 
     Args:
         field: the JSON field or dataset column that holds the sentence.
         split: the split of a dataset.
-        report: takes the counts; complete once the iterator is exhausted.
+        report: takes the counts; complete once the iterator is exhausted. None: they are logged then.
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: at the call, when nothing named ``source`` can be read; at the end, when no sentence was
         found.
     """
-    opened = open_source(source, field, split)
-    records = records_of(opened, source, (field,), LineReport() if report is None else report, max_bytes_per_line)
-    return (sentence for (sentence,) in records)
+    opened = open_source(source, field, split, quoting=quoting)
+
+    def read() -> Iterator[str]:
+        own = LineReport() if report is None else report
+        for (sentence,) in records_of(opened, source, (field,), own, max_bytes_per_line):
+            yield sentence
+        if report is None:
+            own.say("read", os.fspath(source))
+
+    return read()
 
 
 def records_of(

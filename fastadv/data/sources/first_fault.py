@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NoReturn, Optional
 
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
 from fastadv.data.sources.tables import nearest_column
 from fastadv.errors import UserError
 

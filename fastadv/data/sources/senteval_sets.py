@@ -6,7 +6,6 @@ published numbers of rows count them. A line is UTF-8 where it can be, else Lati
 Empty lines of the other sets are passed over, and whatever else is wrong with a line stops the reading.
 """
 
-import codecs
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from fastadv.data.labelled.labels import LabelledRow, listed
 from fastadv.data.sources.compressed import open_binary
 from fastadv.data.sources.first_fault import FirstFault
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, raw_lines
+from fastadv.data.sources.text_file import open_text, utf8_or_latin1
 from fastadv.errors import UserError
 
 _EMPTY = "."
@@ -143,20 +144,13 @@ def senteval_set(folder: Path, split: str) -> Optional[SentEvalSet]:
 
 
 def _lines(path: Path, report: LineReport, fault: FirstFault, has_header: bool) -> Iterator[Tuple[str, str]]:
-    with open_binary(path) as file:
-        number = 0
-        if has_header:
-            number += bool(file.readline(MAX_BYTES_PER_LINE))
-        while raw := file.readline(MAX_BYTES_PER_LINE + 2):
-            number += 1
+    with open_text(path) as (file, line_end):
+        for number, line in enumerate(raw_lines(file, line_end, MAX_BYTES_PER_LINE), start=1):
+            if number == 1 and has_header:
+                continue
             report.num_lines += 1
             where = f"{path.name}:{number}"
-            if len(raw) > MAX_BYTES_PER_LINE:
+            if line is None:
                 fault.note("too_long", where)
-            if number == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                line = raw.decode("latin-1")
-            yield line.rstrip("\r\n"), where
+            else:
+                yield utf8_or_latin1(line), where

@@ -1,14 +1,21 @@
 """Rows of .csv, .tsv and .parquet files, read a few at a time.
 
-``.csv`` follows Python's `csv` module in its default dialect, ``.tsv`` the same with tabs: a cell that begins with
-a double quote ends at its closing one and may hold separators and line ends. The first row that is not empty names the
-columns. Rows are counted from 1, this one and empty ones included. Of the others
+Cells lie between commas, of ``.tsv`` between tabs. ``.csv`` has quotes and ``.tsv`` has none, unless ``quoting`` says
+otherwise:
+
+* with quotes, as Python's `csv` module reads its default dialect: a cell that begins with a double quote ends at its
+  closing one and may hold separators and line ends. A row over several lines is counted as such;
+* without, a row is a line by the rule of `fastadv.data.sources.lines`, and a double quote is a letter like any other. A
+  row in which a cell that is read lies in quotes is counted, for it may have been meant otherwise.
+
+The first row that is not empty names the columns. Rows are counted from 1, this one and empty ones included. Of the
+others
 
 * a row of more than ``max_bytes`` (its ending not counted) is skipped and counted, and never held in memory; a quote
   that is not closed makes such a row, and reading goes on at the line after;
 * an empty line counts as blank;
-* a row with more or fewer cells than there are columns is skipped and counted as ragged, and so is one whose quote
-  the file's end leaves open, as malformed;
+* a row with more or fewer cells than there are columns is skipped and counted as ragged; one whose quote the file's end
+  leaves open, or in which a closing quote is followed by something else than a separator, as malformed;
 * malformed UTF-8 becomes U+FFFD, and is counted.
 
 Rows of ``.parquet`` files are counted from 0, as pandas and `datasets` do; null is a missing value.
@@ -16,29 +23,34 @@ Rows of ``.parquet`` files are counted from 0, as pandas and `datasets` do; null
 
 import csv
 import difflib
-import io
-import re
+import json
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Iterator, List, Optional, Sequence, TextIO, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fastadv.data.sources.compressed import kind_of, open_binary
-from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, LineReport, checked_record
+from fastadv.data.sources.compressed import kind_of
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.sources.lines import MAX_BYTES_PER_LINE, checked_record, raw_lines
+from fastadv.data.sources.text_file import decoded, num_bytes, open_text
 from fastadv.errors import UserError
 
-_DIALECTS = {".csv": csv.excel, ".tsv": csv.excel_tab}
-# How `surrogateescape` keeps a byte that is no UTF-8.
-_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
-_REPLACEMENT = "\ufffd"
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABLES = tuple(_SEPARATORS)
 _ROWS_A_READ = 1024
+
+
+def is_quoted(path: Path, quoting: str = "auto") -> bool:
+    """Whether cells may lie in quotes: ``double`` or ``none`` say so, ``auto`` means those of a .csv alone."""
+    return quoting == "double" or (quoting == "auto" and kind_of(path) != ".tsv")
 
 
 def nearest_column(field: str, columns: Sequence[str]) -> str:
     """The end of a message about a column that is not there: the one of a name near to it, if there is one."""
+    if f'"{field}"' in columns:
+        return "; names in quotes are read with data.quoting = double (--quoting double)"
     by_lower = {column.lower(): column for column in columns}
     near = difflib.get_close_matches(field.lower(), by_lower, n=1)
     return f"; nearest is {by_lower[near[0]]!r}" if near else ""
@@ -59,6 +71,15 @@ def require_columns(path: Path, names: Sequence[str], fields: Sequence[str]) -> 
             raise UserError(f"{path} has more than one column {field!r}")
 
 
+class _Row(NamedTuple):
+    """A row as it lies in the file, its malformed bytes not replaced."""
+
+    cells: Sequence[str]
+    num_lines: int = 1
+    fault: Optional[str] = None
+    """``too_long``, ``bad_csv`` or None"""
+
+
 class _RowTooLong(Exception):
     pass
 
@@ -68,10 +89,12 @@ class _RowLines:
 
     def __init__(self, file: TextIO, max_bytes: int):
         self._file, self._max_bytes, self._num_bytes = file, max_bytes, 0
-        self._is_cut = self.is_at_end = False
+        self._is_cut = False
+        self.num_lines = 0
+        """of this row, so far"""
 
     def begin_row(self) -> None:
-        self._num_bytes = 0
+        self._num_bytes = self.num_lines = 0
 
     def __iter__(self) -> "_RowLines":
         return self
@@ -82,97 +105,131 @@ class _RowLines:
             line = self._file.readline(self._max_bytes + len("\r\n"))
         self._is_cut = False
         if not line:
-            self.is_at_end = True
             raise StopIteration
-        if self._num_bytes + _num_bytes(line.rstrip("\r\n")) > self._max_bytes:
+        self.num_lines += 1
+        if self._num_bytes + num_bytes(line.rstrip("\r\n")) > self._max_bytes:
             while line and not line.endswith(("\n", "\r")):
                 line = self._file.readline(1 << 16)
             # A line feed may be what is left of a skipped line's \r\n.
             self._is_cut = line.endswith("\r")
             raise _RowTooLong
-        self._num_bytes += _num_bytes(line)
+        self._num_bytes += num_bytes(line)
         return line
 
 
-def _num_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+def _quoted_rows(file: TextIO, separator: str, max_bytes: int) -> Iterator[_Row]:
+    # One limit for the whole process, of 128 KiB at first; the lines' own limit comes before it.
+    csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
+    lines = _RowLines(file, max_bytes)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    while True:
+        lines.begin_row()
+        cells: List[str] = []
+        fault: Optional[str] = None
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except _RowTooLong:
+            fault = "too_long"
+        except csv.Error:
+            fault = "bad_csv"
+        yield _Row(cells, lines.num_lines, fault)
 
 
-def _decoded(cell: str) -> Tuple[str, int]:
-    """A cell with its malformed bytes replaced, and how many sequences of them there were."""
-    if cell.isascii() or not _ESCAPED_BYTE.search(cell):
-        return cell, 0
-    text = cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return text, text.count(_REPLACEMENT) - cell.count(_REPLACEMENT)
+def _plain_rows(file: TextIO, line_end: str, separator: str, max_bytes: int) -> Iterator[_Row]:
+    for line in raw_lines(file, line_end, max_bytes):
+        yield _Row((), fault="too_long") if line is None else _Row(line.split(separator) if line else ())
 
 
 @contextmanager
-def _open_csv(path: Path, max_bytes: int):
-    """Yields the lines, their csv reader, the names of the columns ([] for a file of no row) and their row's number."""
-    # One limit for the whole process, of 128 KiB at first; the lines' own limit comes before it.
-    csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
-    with open_binary(path) as file:
-        # Line ends are the csv module's business: untranslated, and a lone \r is one of them.
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        lines = _RowLines(text, max_bytes)
-        reader = csv.reader(lines, _DIALECTS[kind_of(path)])
-        number, header = 0, []
-        try:
-            while header == []:
-                lines.begin_row()
-                number, header = number + 1, next(reader, None)
-        except (_RowTooLong, csv.Error):
-            header = []
-        if header is not None and (not header or lines.is_at_end):
+def _open_table(path: Path, max_bytes: int, has_quotes: bool):
+    """Yields the names of the columns ([] for a file of no row), and the rows after theirs with their numbers."""
+    separator = _SEPARATORS[kind_of(path)]
+    # Of quoted cells line ends are the csv module's business.
+    with open_text(path, is_by_line=not has_quotes) as (file, line_end):
+        if has_quotes:
+            rows = enumerate(_quoted_rows(file, separator, max_bytes), start=1)
+        else:
+            rows = enumerate(_plain_rows(file, line_end, separator, max_bytes), start=1)
+        header = next((row for _, row in rows if row.cells or row.fault is not None), _Row(()))
+        if header.fault is not None:
             raise UserError(f"{path} does not begin with a row of column names of at most {max_bytes:,} bytes")
-        yield lines, reader, [_decoded(name)[0] for name in header or ()], number
+        yield [decoded(name)[0] for name in header.cells], rows
 
 
-def check_csv(path: Path, fields: Sequence[str]) -> None:
+def columns_of(path: Path, quoting: str = "auto") -> List[str]:
+    """The names of the columns of a .csv or .tsv file; none of a file without any row."""
+    with _open_table(path, MAX_BYTES_PER_LINE, is_quoted(path, quoting)) as (names, _):
+        return names
+
+
+def check_table(path: Path, fields: Sequence[str], quoting: str = "auto") -> None:
     """Raises UserError where a column is not there; reads the first row. A file of no row at all passes."""
-    with _open_csv(path, MAX_BYTES_PER_LINE) as (_, _, names, _):
-        if names:
-            require_columns(path, names, fields)
+    names = columns_of(path, quoting)
+    if names:
+        require_columns(path, names, fields)
 
 
-def iterate_csv(
-    path: Path, fields: Sequence[str], report: LineReport, max_bytes: int = MAX_BYTES_PER_LINE
+def iterate_table(
+    path: Path,
+    fields: Sequence[str],
+    report: LineReport,
+    max_bytes: int = MAX_BYTES_PER_LINE,
+    quoting: str = "auto",
+    may_be_blank: Sequence[str] = (),
 ) -> Iterator[Tuple[Tuple[str, ...], str]]:
-    """Yields ``(cells, "file row n")`` for each row in which all the named cells hold text."""
-    with _open_csv(path, max_bytes) as (lines, reader, names, number_of_names):
+    """Yields ``(cells, "file row n")`` for each row of a .csv or .tsv file in which all the named cells hold text.
+
+    Args:
+        quoting: see `is_quoted`.
+        may_be_blank: fields whose cells may hold none.
+    """
+    has_quotes = is_quoted(path, quoting)
+    with _open_table(path, max_bytes, has_quotes) as (names, rows):
         if not names:
             return
         require_columns(path, names, fields)
         columns = [names.index(field) for field in fields]
-        for number in count(number_of_names + 1):
+        for number, row in rows:
             where = f"{path.name} row {number}"
-            lines.begin_row()
-            fault: Optional[str] = None
-            row: Optional[List[str]] = []
-            try:
-                row = next(reader, None)
-            except _RowTooLong:
-                fault = "too_long"
-            except csv.Error:
-                fault = "bad_csv"
-            if row is None:
-                return
             report.num_lines += 1
-            if fault is not None:
-                report.note(fault, where)
-            elif lines.is_at_end:
-                # A row ends with its line; only an open quote looks for another one.
-                report.note("bad_csv", where)
-            elif not row:
+            if row.num_lines > 1:
+                report.count("spanning", where)
+                report.num_spanned_lines += row.num_lines
+            if row.fault is not None:
+                report.note(row.fault, where)
+            elif not row.cells:
                 report.note("blank", where)
-            elif len(row) != len(names):
-                report.note("ragged", f"{where}, {len(row)} cells for {len(names)} columns")
+            elif len(row.cells) != len(names):
+                report.note("ragged", f"{where}, {len(row.cells)} cells for {len(names)} columns")
             else:
-                cells = [_decoded(row[column]) for column in columns]
-                record = checked_record([text for text, _ in cells], fields, where, report, is_column_named=True)
-                if record is not None:
-                    report.note_replacements(sum(replaced for _, replaced in cells), where)
-                    yield record, where
+                found = [decoded(row.cells[column]) for column in columns]
+                cells = [text for text, _ in found]
+                record = checked_record(cells, fields, where, report, True, may_be_blank=may_be_blank)
+                if record is None:
+                    continue
+                report.note_replacements(sum(replaced for _, replaced in found), where)
+                if not has_quotes and any(_is_in_quotes(cell) for cell in cells):
+                    report.count("quoted", where)
+                yield record, where
+
+
+def _is_in_quotes(cell: str) -> bool:
+    return len(cell) > 1 and cell[0] == cell[-1] == '"'
+
+
+def class_names(path: Path, column: str) -> Optional[Tuple[str, ...]]:
+    """The names of the classes whose numbers a column of a .parquet file holds, where `datasets` wrote them there."""
+    with _open_parquet(path, (column,), (column,)) as file:
+        try:
+            written = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
+            names = written["info"]["features"][column]["names"]
+        # Of another's making, or of a column without names.
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
+    is_list = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    return tuple(names) if is_list else None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -22,15 +22,16 @@ class TextPacker:
 
     Args:
         tokenizer, max_length, num_token_types, position_offset: of the encoder.
+        prompt: put before each text, of a pair before the first; texts with one are tokenised whole.
     """
 
-    def __init__(self, tokenizer, max_length: int, num_token_types: int, position_offset: int):
-        self._of_encoder = tokenizer, max_length, num_token_types, position_offset
+    def __init__(self, tokenizer, max_length: int, num_token_types: int, position_offset: int, prompt: str = ""):
+        self._of_encoder, self._prompt = (tokenizer, max_length, num_token_types, position_offset), prompt
         self._pieces: PieceTokens | None = None
         self._frames: dict[int, _Frame | None] = {}
 
     def __reduce__(self):
-        return TextPacker, self._of_encoder
+        return TextPacker, (*self._of_encoder, self._prompt)
 
     def __call__(self, texts: Sequence[Texts]) -> PackedBatch:
         """The texts of rows as one batch, all of one text or all of two; equal tokens have equal ``sentence_ids``."""
@@ -66,6 +67,8 @@ class TextPacker:
 
     def _frame(self, num_texts: int) -> "_Frame | None":
         """What is around the tokens of pieces; None where texts are tokenised whole."""
+        if self._prompt:
+            return None
         if num_texts not in self._frames:
             tokenizer, max_length, num_token_types, _ = self._of_encoder
             if self._pieces is None:
@@ -76,7 +79,10 @@ class TextPacker:
 
     def _packed_whole(self, texts: Sequence[Texts]) -> PackedBatch:
         tokenizer, max_length, num_token_types, position_offset = self._of_encoder
-        tokens, special, types = tokenize(tokenizer, max_length, *map(list, zip(*texts)), num_types=num_token_types)
+        columns = map(list, zip(*texts))
+        tokens, special, types = tokenize(
+            tokenizer, max_length, *columns, num_types=num_token_types, prompt=self._prompt
+        )
         ids = [sentence_id(of_text) for of_text in tokens]
         return PackedBatch.from_token_lists(
             tokens, special, ids, token_type_lists=types, position_offset=position_offset

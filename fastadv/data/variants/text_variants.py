@@ -51,7 +51,7 @@ class TextVariants:
 
     Args:
         texts: of each training row.
-        encoder: gives ``tokenizer``, ``max_length``, ``num_token_types`` and ``position_offset``.
+        encoder: gives ``tokenizer``, ``max_length``, ``num_token_types``, ``position_offset`` and ``prompt``.
         sources: kind of variant -> what gives it.
         proposers: draw the proposals of each side of `PackedBatch.proposals`.
     """
@@ -66,8 +66,8 @@ class TextVariants:
         self.texts, self._sources, self._proposers = texts, dict(sources), tuple(proposers)
         # Without the encoder's weights, for loader processes.
         tokenizer, limits = encoder.tokenizer, (encoder.max_length, encoder.num_token_types, encoder.position_offset)
-        self._pack = TextPacker(tokenizer, *limits)
-        self._pack_words = partial(pack_words, tokenizer, *limits)
+        self._pack = TextPacker(tokenizer, *limits, prompt=encoder.prompt)
+        self._pack_words = partial(pack_words, tokenizer, *limits, prompt=encoder.prompt)
 
     def set_found(self, pairs: Mapping[Texts, Texts]) -> None:
         """From now on the variant adversarial is what ``pairs`` have; where they are empty there is none."""

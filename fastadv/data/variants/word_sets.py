@@ -113,7 +113,7 @@ class WordSets:
             UserError: it is missing, not JSON, of another format, or has a value that is no list of lower-case words.
         """
         try:
-            content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+            content = json.loads(Path(path).expanduser().read_bytes())
         except OSError as error:
             raise UserError(f"word sets {str(path)!r}: {error.strerror or error}") from error
         except (ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ beside the weights (`HEAD_FILE`).
 """
 
 import copy
-from typing import Dict, NamedTuple, Union
+from typing import Dict, NamedTuple, Optional, Sequence, Union
 
 import torch
 from safetensors import SafetensorError
@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fastadv.data.labelled.labels import LabelMap
-from fastadv.encoder.weights.source import ModelSource, find_file, quiet_transformers
+from fastadv.encoder.sentence_files.read import ModuleFile, find_file
+from fastadv.encoder.weights.source import ModelSource, quiet_transformers
 from fastadv.errors import UserError
 
 
@@ -124,13 +125,37 @@ def check_classifiable(config, pooling: str, name: str) -> None:
         )
 
 
+def check_pooled(modules: Sequence[ModuleFile], name: str) -> None:
+    """UserError where a model has modules between its pooling and its vector that a head would have to read past."""
+    trained = [file.kind for file in modules if file.kind not in ("Normalize", "Dropout")]
+    if trained:
+        raise UserError(
+            f"model {name!r} has {', '.join(trained)} after its pooling; a classification head reads pooled states"
+        )
+
+
+def classes_of(source: ModelSource, names: Optional[Sequence[str]] = None) -> LabelMap:
+    """The classes of a saved classifier.
+
+    Args:
+        names: what they are called, in the order of their numbers; None: as the model says.
+
+    Raises:
+        UserError: see `LabelMap.from_config`.
+    """
+    try:
+        return LabelMap.from_config(source.config, names)
+    except UserError as error:
+        raise UserError(f"model {source.name!r}: {error}") from error
+
+
 def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False, pooling: str = "cls") -> Head:
     """The head of ``source``'s model: what its files hold of it, the rest drawn as transformers does.
 
     The output map is drawn anew unless the model was trained for these very classes, in this order.
 
     Args:
-        is_trained: refuse a model without a trained head for ``label_map``.
+        is_trained: refuse a model without a trained head for as many classes; what they are called is ``label_map``'s.
         pooling: of the vectors that it reads.
 
     Raises:
@@ -147,6 +172,7 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 source.location,
                 config=config,
+                subfolder=source.files.subfolder,
                 dtype=torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -158,11 +184,20 @@ def load_head(source: ModelSource, label_map: LabelMap, is_trained: bool = False
         raise UserError(f"model {source.name!r} cannot be loaded as a classifier: {first_line}") from error
     head = ClassificationHead(source.config.hidden_size, len(label_map), layout.activation)
     state = model.state_dict()
-    is_known = dict(source.config.id2label) == label_map.id2label
-    absent = {key for key in state if any(key == found or key == found[0] for found in info["missing_keys"])}
-    absent |= {found[0] for found in info["mismatched_keys"]}
+    is_known = is_trained or dict(source.config.id2label) == label_map.id2label
+    # A name, or a name with both shapes, by the release of transformers.
+    missing, mismatched = (
+        {found if isinstance(found, str) else found[0] for found in info[kind]}
+        for kind in ("missing_keys", "mismatched_keys")
+    )
+    absent = {*missing, *mismatched}
     lacks_head = any(key.startswith((layout.dense, layout.out)) for key in absent)
-    if is_trained and (lacks_head or not is_known):
+    if is_trained and any(key.startswith(layout.out) for key in mismatched):
+        raise UserError(
+            f"model {source.name!r}: its configuration has {len(label_map)} classes (num_labels, id2label), and the "
+            "head in its weights another number"
+        )
+    if is_trained and lacks_head:
         raise _untrained(source)
     if not is_known:
         _draw(state[f"{layout.out}.weight"], state[f"{layout.out}.bias"], config)
@@ -179,7 +214,7 @@ def _untrained(source: ModelSource) -> UserError:
 
 def _load_linear_head(source: ModelSource, label_map: LabelMap, is_trained: bool) -> LinearHead:
     path = find_file(source.location, HEAD_FILE)
-    is_known = path is not None and dict(source.config.id2label) == label_map.id2label
+    is_known = path is not None and (is_trained or dict(source.config.id2label) == label_map.id2label)
     if not is_known:
         if is_trained:
             raise _untrained(source)
@@ -212,8 +247,8 @@ def pooling_of_head(source: ModelSource) -> str:
             f"model {source.name!r} holds the head of a {own[0]}, and another in {HEAD_FILE}; delete the file to use "
             "the first"
         )
-    if source.pooling != "mean":
-        said = source.pooling or source.foreign_pooling or "nothing of a pooling"
+    if source.files.pooling != "mean":
+        said = source.files.pooling or source.files.unsupported or "nothing of a pooling"
         raise UserError(
             f"model {source.name!r}: {HEAD_FILE} reads mean vectors, and its sentence-transformers files say {said}"
         )

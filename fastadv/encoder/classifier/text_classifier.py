@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.packing import PackedBatch
+from fastadv.data.tokenize_texts import checked_texts
 from fastadv.encoder.classifier.classification_head import (
     HEAD_FILE,
     Head,
     LinearHead,
     check_classifiable,
+    check_pooled,
+    classes_of,
     classifier_state,
     labelled_config,
     load_head,
@@ -22,7 +25,7 @@ from fastadv.encoder.classifier.classification_head import (
 )
 from fastadv.encoder.encoder import Encoder
 from fastadv.encoder.export.cards import default_card
-from fastadv.encoder.export.write import export_encoder
+from fastadv.encoder.export.write import export_encoder, weights_of
 from fastadv.encoder.weights.lora import merged_state_dict
 from fastadv.encoder.weights.source import find_model, quiet_transformers
 from fastadv.errors import UserError
@@ -39,7 +42,7 @@ class Classifier(nn.Module):
         beside: modules that are saved with it, each as ``<name>.safetensors``; a classifier as a folder ``<name>``.
 
     Raises:
-        UserError: another pooling, a model type without a head, or a head of the other pooling.
+        UserError: another pooling, modules after it, a model type without a head, or a head of the other pooling.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class Classifier(nn.Module):
     ):
         super().__init__()
         check_classifiable(encoder.hf.config, encoder.pooling, encoder.hf.config.model_type)
+        if not isinstance(head, LinearHead):
+            check_pooled(encoder.after.files, encoder.hf.config.model_type)
         if isinstance(head, LinearHead) != (encoder.pooling == "mean"):
             raise UserError(f"a {type(head).__name__} does not read vectors of pooling {encoder.pooling}")
         self.encoder, self.head, self.label_map = encoder, head, label_map
@@ -63,18 +68,21 @@ class Classifier(nn.Module):
         max_length: Optional[int] = None,
         path: str = "auto",
         perturb_at: str = "embedding",
+        label_names: Optional[Sequence[str]] = None,
     ) -> "Classifier":
         """Opens a trained classifier: an export of a supervised run, or what AutoModelForSequenceClassification opens.
 
         Args:
             max_length, path, perturb_at: as `Encoder.from_pretrained` has them.
+            label_names: what the classes are called, in the order of their numbers; None: as the model says.
 
         Raises:
-            UserError: no such model, or none with a trained head.
+            UserError: no such model, none with a trained head, or names that do not fit its classes.
         """
         source = find_model(model)
-        label_map = LabelMap.from_config(source.config)
+        label_map = classes_of(source, label_names)
         pooling = pooling_of_head(source)
+        check_pooled(source.files.modules, model)
         head = load_head(source, label_map, is_trained=True, pooling=pooling)
         encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)
         return cls(encoder, head, label_map).eval()
@@ -99,7 +107,11 @@ class Classifier(nn.Module):
 
         Args:
             pairs: the second text of each, for a classifier of pairs.
+
+        Raises:
+            TypeError: one text in the place of a list, or something that is no text.
         """
+        texts = checked_texts(texts)
         found = np.empty((len(texts), len(self.label_map)), dtype=np.float32)
         for rows, batch in self.encoder.batches_of(texts, pairs, batch_size):
             found[rows] = self.classify_batch(batch).float().cpu().numpy()
@@ -117,7 +129,11 @@ class Classifier(nn.Module):
         Args:
             card: README.md; None writes a short one.
             state_dict: weights of ``encoder.hf`` to write in place of its own.
+
+        Raises:
+            UserError: a head on vectors that modules after the pooling give.
         """
+        check_pooled(self.encoder.after.files, self.encoder.hf.config.model_type)
         card = self.default_card() if card is None else card
         write_model = self._write_with_linear_head if self.encoder.pooling == "mean" else self._write_model
         return export_encoder(self.encoder, folder, card, state_dict, write_model)
@@ -129,7 +145,7 @@ class Classifier(nn.Module):
     def _write_with_linear_head(self, folder: Path, state_dict: Optional[Dict[str, Tensor]]) -> None:
         hf = self.encoder.hf
         with quiet_transformers():
-            hf.save_pretrained(folder, state_dict=merged_state_dict(hf, state_dict))
+            hf.save_pretrained(folder, state_dict=weights_of(self.encoder, state_dict))
         # Once more, with the classes; the model's own configuration stays without them.
         labelled_config(hf.config, self.label_map).save_pretrained(folder)
         save_file(_on_cpu(self.head.state_dict()), folder / HEAD_FILE)

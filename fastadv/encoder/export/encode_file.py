@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.lib.format import write_array_header_1_0
-from tqdm import tqdm
 
 from fastadv.data.sources.find import iterate_sentences
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
+from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.progress import Bar
 
 SUFFIXES = (".npy", ".parquet")
 
@@ -45,6 +46,7 @@ def encode_file(
     batch_size: int = 64,
     split: str = "train",
     progress: bool = False,
+    quoting: str = "auto",
 ) -> Dict:
     """Encodes every sentence of ``input_path`` (``fastadv.data.sources.find``), in order, into ``output_path``.
 
@@ -52,29 +54,34 @@ def encode_file(
     give no row, so row numbers count sentences, not lines. The file is written aside and renamed when it is
     whole; memory does not grow with the input.
 
+    Args:
+        quoting: of tables, see `fastadv.data.sources.tables.is_quoted`.
+
     Returns:
-        num_sentences, hidden_size, output, lines (what became of every line, in words) and sentences_per_s.
+        num_sentences, hidden_size (of a vector), output, lines (what became of every line, in words), doubts (reasons
+        to look at the input again, a line each) and sentences_per_s.
 
     Raises:
         UserError: an unknown format, or an input that gives no sentence.
     """
     target = check_output(output_path)
     report = LineReport()
-    sentences = iterate_sentences(input_path, field=field, split=split, report=report)
+    sentences = iterate_sentences(input_path, field=field, split=split, report=report, quoting=quoting)
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     num_sentences = 0
     rows_type = _NpyRows if target.suffix == ".npy" else _ParquetRows
-    with written_aside(target) as aside, tqdm(unit="text", disable=not progress) as bar:
-        with closing(rows_type(aside, encoder.hidden_size)) as rows:
+    with counting_tokens(report), written_aside(target) as aside, Bar(unit="text", disable=not progress) as bar:
+        with closing(rows_type(aside, encoder.vector_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
                 rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
                 num_sentences += len(window)
     return {
         "num_sentences": num_sentences,
-        "hidden_size": encoder.hidden_size,
+        "hidden_size": encoder.vector_size,
         "output": str(target),
         "lines": report.summary(),
+        "doubts": report.doubts(),
         "sentences_per_s": num_sentences / max(time.perf_counter() - started, 1e-9),
     }
 
@@ -82,12 +89,12 @@ def encode_file(
 class _NpyRows:
     """A .npy file whose number of rows is known only at its end. Its header has room for any, and is written twice."""
 
-    def __init__(self, path: Path, hidden_size: int):
-        self.file, self.num_rows, self.hidden_size = open(path, "wb"), 0, hidden_size
+    def __init__(self, path: Path, vector_size: int):
+        self.file, self.num_rows, self.vector_size = open(path, "wb"), 0, vector_size
         self._write_header()
 
     def _write_header(self) -> None:
-        shape = (self.num_rows, self.hidden_size)
+        shape = (self.num_rows, self.vector_size)
         write_array_header_1_0(self.file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
     def write(self, texts: list[str], vectors: np.ndarray) -> None:
@@ -103,8 +110,8 @@ class _NpyRows:
 class _ParquetRows:
     """A .parquet file with one row group a window."""
 
-    def __init__(self, path: Path, hidden_size: int):
-        columns = [("text", pa.string()), ("vector", pa.list_(pa.float32(), hidden_size))]
+    def __init__(self, path: Path, vector_size: int):
+        columns = [("text", pa.string()), ("vector", pa.list_(pa.float32(), vector_size))]
         self.writer = pq.ParquetWriter(path, pa.schema(columns))
 
     def write(self, texts: list[str], vectors: np.ndarray) -> None:

@@ -4,19 +4,19 @@ Weights are safetensors. The folder is written aside and renamed when it is whol
 """
 
 import copy
-import json
 import os
 import re
 import shutil
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Dict, Optional
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fastadv.encoder.export.cards import default_card
+from fastadv.encoder.sentence_files.write import write_sentence_files
 from fastadv.encoder.weights.lora import merged_state_dict
 from fastadv.encoder.weights.source import quiet_transformers
 from fastadv.errors import UserError
@@ -101,7 +101,7 @@ def _write_export(
             write_model(folder, state_dict)
         else:
             with quiet_transformers():
-                encoder.hf.save_pretrained(folder, state_dict=merged_state_dict(encoder.hf, state_dict))
+                encoder.hf.save_pretrained(folder, state_dict=weights_of(encoder, state_dict))
     tokenizer = copy.deepcopy(encoder.tokenizer)
     tokenizer.model_max_length = encoder.max_length
     _let_readers_pad(tokenizer, encoder.hf.config)
@@ -110,8 +110,22 @@ def _write_export(
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
-    _write_sentence_transformers_files(encoder, folder)
+    write_sentence_files(encoder, folder)
     (folder / "README.md").write_text(default_card(encoder) if card is None else card, encoding="utf-8")
+    _follow_umask(folder)
+
+
+def weights_of(encoder, state_dict: Optional[Dict[str, Tensor]] = None) -> Dict[str, Tensor]:
+    """The state dict of ``encoder.hf`` as an export has it: adapters merged, and the pooler's weights as they were."""
+    return {**encoder.pooler, **merged_state_dict(encoder.hf, state_dict)}
+
+
+def _follow_umask(folder: Path) -> None:
+    """Gives all files the mode of one that was simply opened: safetensors lets nobody but their owner read its own."""
+    mode = stat.S_IMODE((folder / "README.md").stat().st_mode)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
 
 
 def _let_readers_pad(tokenizer, config) -> None:
@@ -136,52 +150,3 @@ def _returns_all_layers(config, value: bool):
         yield
     finally:
         config.output_hidden_states = before
-
-
-def _write_sentence_transformers_files(encoder, folder: Path) -> None:
-    """The files in their oldest form, which every release of sentence-transformers reads."""
-    names = ["Transformer", "Pooling"]
-    if encoder.pooling == "first_last":
-        names.insert(1, "WeightedLayerPooling")
-        _write_first_last_weights(encoder, folder / "1_WeightedLayerPooling")
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": "" if name == "Transformer" else f"{i}_{name}",
-            "type": f"sentence_transformers.models.{name}",
-        }
-        for i, name in enumerate(names)
-    ]
-    _write_json(folder / "modules.json", modules)
-    limits = {"max_seq_length": encoder.max_length, "do_lower_case": False}
-    _write_json(folder / "sentence_bert_config.json", limits)
-    pooling = {
-        "word_embedding_dimension": encoder.hidden_size,
-        "pooling_mode_cls_token": encoder.pooling == "cls",
-        "pooling_mode_mean_tokens": encoder.pooling != "cls",
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-    }
-    _write_json(folder / modules[-1]["path"] / "config.json", pooling)
-
-
-def _write_first_last_weights(encoder, folder: Path) -> None:
-    """first_last as a weighted mean over layers: 1 for the embedding output and the last layer, 0 between."""
-    from safetensors.torch import save_file
-
-    num_layers = encoder.hf.config.num_hidden_layers
-    settings = {
-        "word_embedding_dimension": encoder.hidden_size,
-        "layer_start": 0,
-        "num_hidden_layers": num_layers,
-    }
-    _write_json(folder / "config.json", settings)
-    weights = torch.zeros(num_layers + 1)
-    weights[0] = weights[-1] = 1
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-
-
-def _write_json(path: Path, value) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

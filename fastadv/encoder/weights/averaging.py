@@ -5,12 +5,12 @@ from typing import Dict, List, Sequence
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.encoder.classifier.classification_head import pooling_of_head
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.encoder.weights.source import ModelSource, find_model
 from fastadv.errors import UserError
+from fastadv.files.progress import Bar
 
 # Of a configuration: what says nothing of the function that the parameters are of; classes have a word of their own.
 _OF_A_COPY = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
@@ -82,7 +82,7 @@ def average_classifiers(
     differing = [name for name, is_different in differences.items() if is_different]
     if differing:
         raise UserError(f"models {first!r} and {second!r} cannot be averaged: they differ in {', '.join(differing)}")
-    for weight, folder in zip(tqdm(weights, desc="average", unit="model", disable=not progress), folders):
+    for weight, folder in zip(Bar(weights, desc="average", unit="model", disable=not progress), folders):
         classifier.load_state_dict(averaged(a, b, weight))
         note = f"The average of two classifiers' parameters: {weight:g} of `{first}` and {1 - weight:g} of `{second}`."
         classifier.save_pretrained(folder, f"{classifier.default_card()}\n{note}\n")

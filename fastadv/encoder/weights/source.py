@@ -1,29 +1,28 @@
 """Where a model comes from: what its files say about it before any weight is read, then its weights."""
 
 import inspect
-import json
 import logging
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Mapping, Optional
 
 import torch
-from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
-from fastadv.encoder.pooling import POOLINGS
+from fastadv.config.commands import POOLINGS, Encoding, check_pooling
+from fastadv.encoder.pooling import num_modes
 from fastadv.encoder.positions import num_positions
+from fastadv.encoder.sentence_files.after_pooling import check_modules
+from fastadv.encoder.sentence_files.read import SentenceFiles, read_sentence_files
+from fastadv.encoder.weights.card import read_card
 from fastadv.errors import UserError
 
 logger = logging.getLogger("fastadv")
 
-# Left out when a sentence-transformers model is opened: cosine does not see a vector's length.
-_HARMLESS_MODULES = {"Transformer", "Pooling", "Normalize", "WeightedLayerPooling"}
-
-# How the older of sentence-transformers' files name a pooling; the newer have one field pooling_mode.
-_POOLING_OF_FLAG = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+# Taken where neither the tokenizer nor the positions set a limit.
+_DEFAULT_MAX_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -36,31 +35,48 @@ class ModelSource:
     """a folder, or a name in the Hugging Face cache or on the Hub"""
     config: object
     """its transformers configuration"""
-    pooling: Optional[str]
-    """what the model's own sentence-transformers files say; None where that is nothing, or not ours"""
-    foreign_pooling: Optional[str]
-    """what they say that is not ours: a way of pooling, or a module between tokens and vector; or None"""
-    saved_max_length: Optional[int]
-    """likewise"""
     num_positions: Optional[int]
     """tokens its position table can tell apart; None: no such limit"""
+    files: SentenceFiles = SentenceFiles()
+    """what its sentence-transformers files say"""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """the metadata of its own card that those of a model made of it take over: `base_model`, `license`, `language`"""
 
     def choose_pooling(self, pooling: Optional[str]) -> str:
         """``pooling`` where it is given, else the model's own, else cls.
 
         Raises:
-            UserError: none is given, and the model's own is not one of ours: any other would give other vectors.
+            UserError: it is none, or none is given and the model's vectors are not computed here.
         """
+        unsupported = self.files.unsupported
         if pooling is not None:
-            if self.foreign_pooling is not None:
-                logger.warning("model %s: %s is left out for %s pooling", self.name, self.foreign_pooling, pooling)
+            check_pooling(pooling)
+            if unsupported is not None:
+                logger.warning("model %s: %s is left out for %s pooling", self.name, unsupported, pooling)
             return pooling
-        if self.foreign_pooling is not None:
+        if unsupported is not None:
             raise UserError(
-                f"model {self.name!r} makes its vectors by {self.foreign_pooling}, which is not one of "
-                f"{', '.join(POOLINGS)}; name one of these to use it all the same"
+                f"model {self.name!r} makes its vectors by {unsupported}, which is not supported; name a pooling (one "
+                f"of {', '.join(POOLINGS)}) to use its token states all the same"
             )
-        return self.pooling or "cls"
+        return self.files.pooling or "cls"
+
+    def choose_prompt(self, prompt: Optional[str], prompt_name: Optional[str]) -> str:
+        """What `SentenceFiles.choose_prompt` says; a UserError names the model."""
+        try:
+            return self.files.choose_prompt(prompt, prompt_name)
+        except UserError as error:
+            raise UserError(f"model {self.name!r}: {error}") from error
+
+    def check_encoding(self, options: Encoding) -> None:
+        """UserError for a pooling, a prompt or a length that this model cannot be opened with. Reads no weights."""
+        self.check_max_length(options.max_length)
+        self.choose_prompt(options.prompt, options.prompt_name)
+        files = self.files.with_pooling(self.choose_pooling(options.pooling))
+        try:
+            check_modules(files, num_modes(files.pooling) * self.config.hidden_size)
+        except UserError as error:
+            raise UserError(f"model {self.name!r}: {error}") from error
 
     def check_max_length(self, max_length: Optional[int]) -> None:
         """UserError where the encoder has fewer positions than ``max_length``."""
@@ -68,6 +84,27 @@ class ModelSource:
             raise UserError(
                 f"max_length {max_length} is above the {self.num_positions} positions of encoder {self.name}"
             )
+
+    def length_limit(self, tokenizer) -> int:
+        """Tokens a text is cut to where nothing else is asked for: as the files say, within the model's positions."""
+        saved = self.files.max_length
+        if saved is None:
+            return own_length(self.config, tokenizer)
+        return saved if self.num_positions is None else min(saved, self.num_positions)
+
+
+def own_length(config, tokenizer) -> int:
+    """Tokens that a tokenizer and the positions of a model's configuration allow."""
+    # transformers writes "no limit" as a huge number.
+    stated = tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None
+    limits = [limit for limit in (stated, num_positions(config)) if limit is not None]
+    if not limits:
+        logger.warning(
+            "neither the tokenizer nor the positions of this %s set a limit: texts are cut to max_length %d tokens",
+            config.model_type,
+            _DEFAULT_MAX_LENGTH,
+        )
+    return min(limits, default=_DEFAULT_MAX_LENGTH)
 
 
 def find_model(model: str) -> ModelSource:
@@ -80,37 +117,34 @@ def find_model(model: str) -> ModelSource:
 
     location = _locate(model)
     try:
-        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+        files = read_sentence_files(location, model)
+        _check_has_config(location, model, files)
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False, subfolder=files.subfolder)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"model {model!r} cannot be opened: {_why_not_found(error, os.path.isdir(location))}"
         ) from error
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {model!r} is an encoder-decoder ({config.model_type}), expected an encoder alone")
-    try:
-        saved_max_length = (_read_json(location, "sentence_bert_config.json") or {}).get("max_seq_length")
-        pooling, foreign_pooling = _saved_pooling(location)
-        if saved_max_length is not None and (type(saved_max_length) is not int or saved_max_length < 1):
-            raise ValueError(f"max_seq_length is {saved_max_length!r}")
-    # Files of another's making: no JSON, or other JSON than sentence-transformers writes.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise UserError(
-            f"model {model!r}: its sentence-transformers files cannot be read: {type(error).__name__}: "
-            f"{_one_line(error)}"
-        ) from error
-    return ModelSource(
-        name=model,
-        location=location,
-        config=config,
-        pooling=pooling,
-        foreign_pooling=foreign_pooling,
-        saved_max_length=saved_max_length,
-        num_positions=num_positions(config),
-    )
+    return ModelSource(model, location, config, num_positions(config), files, read_card(location, model))
 
 
-def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
-    """The model itself, without a pooler where it can be left out.
+def _check_has_config(location: str, model: str, files: SentenceFiles) -> None:
+    """UserError where a folder has no configuration of a transformers model."""
+    if not os.path.isdir(location) or os.path.isfile(os.path.join(location, files.subfolder, "config.json")):
+        return
+    if files.unsupported is not None:
+        raise UserError(f"model {model!r} makes its vectors by {files.unsupported}, which is not supported")
+    inside = f" in {files.subfolder}" if files.subfolder else ""
+    raise UserError(f"model folder {model!r} has no config.json{inside}")
+
+
+def load_weights(source: ModelSource, dtype: torch.dtype) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The model itself without its pooler, and the pooler's weights by name, where the files have them.
+
+    They serve no vector, and whoever opens an export with transformers alone finds them as they were.
 
     Raises:
         UserError: weights that are pickled, cannot be read, or lack a part of the model.
@@ -118,16 +152,18 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
     from transformers import AutoModel
 
     _check_safetensors(source)
-    options = without_pooler(AutoModel, source.config)
+    options = {}
     if source.config.model_type == "modernbert":
         # Where flash-attn is installed it would choose that, and take the padding out before its embeddings.
         options["attn_implementation"] = "sdpa"
     try:
-        # What transformers would print about unused and missing weights is judged below.
-        with quiet_transformers():
+        # What transformers would print about unused and missing weights is judged below. A pooler that the files lack
+        # is drawn, and nobody's generator moves for it.
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
             hf_model, info = AutoModel.from_pretrained(
                 source.location,
                 config=source.config,
+                subfolder=source.files.subfolder,
                 dtype=dtype,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -141,7 +177,20 @@ def load_weights(source: ModelSource, dtype: torch.dtype) -> nn.Module:
         raise UserError(
             f"model {source.name!r} lacks {len(missing)} weights of {type(hf_model).__name__}: {missing[0]}"
         )
-    return hf_model
+    return hf_model, _take_pooler(hf_model, is_known=not info["missing_keys"])
+
+
+def _take_pooler(hf_model: nn.Module, is_known: bool) -> dict[str, Tensor]:
+    """Takes off the pooler of a model that can do without, and gives its weights by name.
+
+    Args:
+        is_known: whether they were read; weights that torch has drawn are nobody's.
+    """
+    pooler = getattr(hf_model, "pooler", None)
+    if pooler is None or "add_pooling_layer" not in inspect.signature(type(hf_model).__init__).parameters:
+        return {}
+    hf_model.pooler = None
+    return {f"pooler.{name}": value for name, value in pooler.state_dict().items()} if is_known else {}
 
 
 def without_pooler(auto, config) -> dict[str, bool]:
@@ -157,7 +206,9 @@ def load_tokenizer(source: ModelSource):
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.location, trust_remote_code=False, subfolder=source.files.subfolder
+        )
         knows_words = _knows_words(tokenizer)
     except Exception as error:
         raise UserError(f"model {source.name!r} has no tokenizer that opens: {_one_line(error)}") from error
@@ -167,7 +218,26 @@ def load_tokenizer(source: ModelSource):
             f"model {source.name!r} has no tokenizer that opens: "
             f"no vocabulary for a {type(tokenizer).__name__}, such as tokenizer.json"
         )
+    if source.files.is_lower_cased:
+        _lower_case(tokenizer)
     return tokenizer
+
+
+def _lower_case(tokenizer) -> None:
+    """Has a tokenizer lower-case its texts first, as sentence-transformers does where its files ask for it."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    if not tokenizer.is_fast:
+        try:
+            tokenizer.do_lower_case = True
+        except AttributeError:
+            # It may only be read here, and belongs to the tokenizer that splits at spaces.
+            tokenizer.basic_tokenizer.do_lower_case = True
+        return
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    steps = [] if normalizer is None else list(normalizer) if isinstance(normalizer, Sequence) else [normalizer]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        tokenizer.backend_tokenizer.normalizer = Sequence([Lowercase(), *steps])
 
 
 def _knows_words(tokenizer) -> bool:
@@ -197,14 +267,17 @@ def quiet_transformers():
 
 def _check_safetensors(source: ModelSource) -> None:
     """UserError where a model folder holds pickled weights only: opening a pickle runs whatever is in it."""
-    folder = Path(source.location)
+    folder = Path(source.location, source.files.subfolder)
     if not folder.is_dir() or any(folder.glob("model*.safetensors*")):
         return
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if pickled:
+        # AutoModel would leave a head behind.
+        has_head = any(name.endswith("ForSequenceClassification") for name in source.config.architectures or ())
+        auto = "AutoModelForSequenceClassification" if has_head else "AutoModel"
         raise UserError(
             f"model {source.name!r} has pickled weights only ({pickled[0]}), which are not opened; where you "
-            "trust them, convert once: AutoModel.from_pretrained(old).save_pretrained(new), and the same "
+            f"trust them, convert once: {auto}.from_pretrained(old).save_pretrained(new), and the same "
             "with AutoTokenizer"
         )
     raise UserError(f"model {source.name!r} has no weights: no model.safetensors in {folder}")
@@ -217,8 +290,6 @@ def _locate(model: str) -> str:
         return str(resolve_model(model))
     expanded = os.path.expanduser(model)
     if os.path.isdir(expanded):
-        if not os.path.isfile(os.path.join(expanded, "config.json")):
-            raise UserError(f"model folder {model!r} has no config.json")
         return expanded
     # A Hub name is "name" or "owner/name"; anything else was meant as a path.
     if os.path.exists(expanded) or model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
@@ -242,50 +313,3 @@ def _one_line(error: Exception) -> str:
     # What a colon announces is on the next line.
     is_announced = len(lines) > 1 and lines[0].endswith(":")
     return " ".join(lines[: 1 + is_announced]) or type(error).__name__
-
-
-def find_file(location: str, filename: str) -> Optional[str]:
-    """The path of one of a model's files; None where it has no such file."""
-    from transformers.utils import cached_file
-
-    return cached_file(
-        location,
-        filename,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-
-
-def _read_json(location: str, filename: str):
-    path = find_file(location, filename)
-    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
-
-
-def _saved_pooling(location: str) -> tuple[Optional[str], Optional[str]]:
-    """Pooling by sentence-transformers' files: (one of ours, None), (None, what else), or (None, None) without them."""
-    modules = _read_json(location, "modules.json") or []
-    kinds = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in modules}
-    unknown = sorted(set(kinds) - _HARMLESS_MODULES)
-    if unknown:
-        return None, f"its sentence-transformers module {', '.join(unknown)}"
-    if "Pooling" not in kinds:
-        return None, None
-    config = _read_json(location, f"{kinds['Pooling']}/config.json") or {}
-    mode = config.get("pooling_mode")
-    if mode is None:
-        modes = [key for key, is_on in config.items() if key.startswith("pooling_mode_") and is_on]
-        mode = " and ".join(_POOLING_OF_FLAG.get(mode, mode.removeprefix("pooling_mode_")) for mode in modes)
-    if "WeightedLayerPooling" in kinds:
-        is_ours = mode == "mean" and _averages_first_and_last(location, kinds["WeightedLayerPooling"])
-        mode = "first_last" if is_ours else f"WeightedLayerPooling and {mode}"
-    return (mode, None) if mode in POOLINGS else (None, f"{mode} pooling")
-
-
-def _averages_first_and_last(location: str, path: str) -> bool:
-    """Whether a WeightedLayerPooling module is the one our export writes for first_last."""
-    from safetensors.torch import load_file
-    from transformers.utils import cached_file
-
-    weights = load_file(cached_file(location, f"{path}/model.safetensors"))["layer_weights"].tolist()
-    return weights == [1.0] + [0.0] * (len(weights) - 2) + [1.0]

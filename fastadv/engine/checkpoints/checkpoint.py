@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fastadv.config.schema import Config, with_new_names
 from fastadv.config.values import flat_values
+from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.distributed.processes import first_rank_only, from_all_ranks, is_first_rank, world_size
 from fastadv.engine.checkpoints.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
 from fastadv.engine.checkpoints.manifest import (
@@ -57,6 +58,9 @@ _MAY_CHANGE = (
     "train.num_epochs",
 )
 """Fields (or stages, by a final dot) that have no effect on the numbers of a step."""
+
+_BY_CONTENT = ("data.train", "data.word_sets", "data.pairs")
+"""Fields that name files, of which the fingerprint of the data tells whether they hold what they held."""
 
 
 @dataclass
@@ -240,6 +244,7 @@ def load_checkpoint(folder: Path, engine, identity: RunIdentity) -> tuple[Positi
         )
         if old != new
     ]
+    remarks += [f"{move}, with the same content" for move in describe_moves(saved.config, identity.config)]
     remarks += _restore_generators(load_file(folder / generators_name(engine.global_rank)))
     return position, load_file(folder / EXTRA_STATE), remarks
 
@@ -294,15 +299,35 @@ _ADVICE = "give the old value, name another train.output_dir, or delete the run 
 def require_same_config(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises UserError naming the first field that differs and matters. Needs no data and no weights.
 
-    A field that an earlier version did not have counts as its default: it had no effect then.
+    A field that an earlier version did not have counts as its default: it had no effect then. Files of training data
+    may lie elsewhere: what they hold is compared by `require_same_run`.
     """
     old, new = flat_values(saved), flat_values(json.loads(json.dumps(now)))
     if saved.get("objective") == now["objective"]:
         defaults = _defaults(now["objective"])
         old, new = defaults | old, defaults | new
     for name in sorted(old.keys() | new.keys()):
-        if not name.startswith(_MAY_CHANGE) and old.get(name) != new.get(name):
+        is_other = old.get(name) != new.get(name) and not _is_moved(name, old.get(name), new.get(name))
+        if is_other and not name.startswith(_MAY_CHANGE):
             raise UserError(f"{name}: {new.get(name)!r}, but {folder} was made with {old.get(name)!r}; {_ADVICE}")
+
+
+def _is_moved(name: str, old: Any, new: Any) -> bool:
+    """Whether two values of a field can name the same content: as many files, drawn from with equal weights."""
+    if name != "data.train":
+        return name in _BY_CONTENT and None not in (old, new)
+    return [source.weight for source in weighted_sources(old)] == [source.weight for source in weighted_sources(new)]
+
+
+def describe_moves(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """``data.train: b.txt in place of a.txt`` for each field of training data that names other files than it did."""
+    old, new = flat_values(saved), flat_values(json.loads(json.dumps(now)))
+    shown = {"data.train": describe_sources}
+    return [
+        f"{name}: {shown.get(name, str)(new[name])} in place of {shown.get(name, str)(old[name])}"
+        for name in _BY_CONTENT
+        if old.get(name) != new.get(name)
+    ]
 
 
 def _defaults(objective: str) -> dict[str, Any]:
@@ -322,6 +347,9 @@ def require_same_run(folder: Path, saved: RunIdentity, now: RunIdentity) -> None
             f"`fastadv reshape-checkpoint {folder.parent.parent} --num_ranks {now.world_size}` makes it one of "
             f"{now.world_size}"
         )
+    moves = describe_moves(saved.config, now.config)
+    if moves and saved.data != now.data:
+        raise UserError(f"{'; '.join(moves)}: the content is not that which {folder} was made with; {_ADVICE}")
     for name, was, is_now in (
         ("train.max_steps and num_epochs: the total number of steps", saved.total_steps, now.total_steps),
         ("data.train: the fingerprint of the sentences", saved.data, now.data),

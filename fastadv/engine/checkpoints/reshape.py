@@ -28,6 +28,7 @@ from fastadv.engine.checkpoints.checkpoint import (
 )
 from fastadv.engine.checkpoints.checkpoint_folders import begin_writing, newest_checkpoint
 from fastadv.engine.checkpoints.manifest import Entry, read_manifest
+from fastadv.engine.checkpoints.run_lock import locked
 from fastadv.errors import UserError
 
 # DeepSpeed starts every piece of stages 1 and 2 at a multiple of 4 bytes of bfloat16.
@@ -47,9 +48,15 @@ def reshape_checkpoint(run_folder: Path, num_ranks: int) -> Path:
         the checkpoint.
 
     Raises:
-        UserError: there is no checkpoint, none is whole, or it cannot be cut for so many processes.
+        UserError: there is no checkpoint, none is whole, it cannot be cut for so many processes, or a run is writing to
+            the folder.
         SaveFailed: the disk is full, or the folder cannot be written.
     """
+    with locked(run_folder):
+        return _reshape(run_folder, num_ranks)
+
+
+def _reshape(run_folder: Path, num_ranks: int) -> Path:
     folder, position, identity = _to_reshape(run_folder, num_ranks)
     if identity.world_size == num_ranks:
         return folder

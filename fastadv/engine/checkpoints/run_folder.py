@@ -1,5 +1,6 @@
 """The run folder: whose it is, and what a finished run leaves in it.
 
+    run.lock         the process that writes to the folder, while it does (`fastadv.engine.checkpoints.run_lock`)
     config.yaml      the full resolved config
     metrics.jsonl    one line a logged step, one a dev score
     tensorboard/     the same numbers as events
@@ -11,6 +12,7 @@
     results.json     both measurements compared
     report.html      all of it with curves (attack.png among them); `fastadv report` adds figures/, tables/, report.md
 
+A file ``checkpoint-now`` that is put there while the run trains asks for a checkpoint after the step, and goes with it.
 config.yaml and metrics.jsonl together mark a folder as a run's.
 """
 
@@ -19,20 +21,26 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fastadv import __version__
+from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
-from fastadv.data.mixture import describe_sources
+from fastadv.data.mixture import describe_sources, weighted_sources
+from fastadv.data.sources.find import name_on_hub
 from fastadv.encoder.classifier.classification_head import MEAN_HEAD_NOTE
 from fastadv.encoder.export.cards import classes_in_words, front_matter
 from fastadv.engine.checkpoints.checkpoint import newest_state, require_same_config
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, clear_leftovers
+from fastadv.engine.checkpoints.run_lock import LOCK
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 from fastadv.objectives.base import resolve_objective
 from fastadv.report.run_record import ATTACK, PICTURE
 from fastadv.report.written_files import clear_written
+
+_ASKED_FOR = "checkpoint-now"
 
 
 def check_run_folder(config: Config) -> None:
@@ -71,9 +79,9 @@ def check_run_folder(config: Config) -> None:
 
 
 def _is_of_a_beginning(path: Path) -> bool:
-    """Whether a run that was killed while `begin_run` made its folder has left ``path``."""
+    """Whether a run that has only begun, or was killed while `begin_run` made its folder, has left ``path``."""
     is_log = path.name == "metrics.jsonl" and path.is_file() and path.stat().st_size == 0
-    return is_log or re.fullmatch(r"\.config\.yaml\.[0-9]+\.partial", path.name) is not None
+    return is_log or path.name == LOCK or re.fullmatch(r"\.config\.yaml\.[0-9]+\.partial", path.name) is not None
 
 
 def claim_run_folder(config: Config) -> None:
@@ -84,6 +92,15 @@ def claim_run_folder(config: Config) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"train.output_dir: {folder} cannot be made ({error.strerror})") from error
+
+
+def takes_request(folder: Path) -> bool:
+    """Whether the user has put a file ``checkpoint-now`` there; it is removed. One call of the file system a step."""
+    try:
+        (folder / _ASKED_FOR).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def begin_run(folder: Path, config_text: str, is_resumed: bool) -> None:
@@ -115,34 +132,37 @@ def model_card(
     num_steps: int,
     scores: dict[str, float],
     table: str,
+    encoder: Any,
     label_map: LabelMap | None = None,
 ) -> str:
     """Markdown of what the model was trained on, how, by which code, and what was measured.
 
     Args:
+        encoder: that was trained.
         scores: dev scores by name, may be empty.
         table: the table before and after training in Markdown, or "".
         label_map: of a classifier.
     """
-    train, encoder = config.train, config.encoder
+    train, model, settings = config.train, config.encoder.model, encoder.settings
     kind, rows = ("sentence encoder", "sentences") if label_map is None else ("text classifier", "texts")
+    datasets = [name for source in weighted_sources(config.data.train) if (name := name_on_hub(source.path))]
     measured = [f"* {name}: {value:.2f}" for name, value in scores.items()]
     if table:
         measured += ["", "Before and after training, on sentences that neither trained nor chose a setting:", "", table]
     return "\n".join(
         [
-            front_matter(encoder.pooling, label_map),
-            f"# {config.encoder.model} trained with {config.objective}",
+            front_matter(encoder.pooling, label_map, encoder.card, datasets, _tags(config)),
+            f"# {model} trained with {config.objective}",
             "",
-            f"A {kind} started from `{encoder.model}`, trained by fastadv {__version__} ({code_version()}).",
+            f"A {kind} started from `{model}`, trained by fastadv {__version__} ({code_version()}).",
             "",
             "## Training",
             f"* data: `{describe_sources(config.data.train)}`, {num_sentences:,} {rows}, "
             f"cut to {encoder.max_length} tokens",
             f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} {rows}, "
             f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
-            f"* pooling: {encoder.pooling}"
-            + ("; vectors are compared by cosine similarity" if label_map is None else ""),
+            f"* vectors: {encoding_words({**settings, 'similarity': None})}"
+            + (f"; compared by {settings['similarity']} similarity" if label_map is None else ""),
             *([] if label_map is None else [f"* {classes_in_words(label_map)}"]),
             *([f"* classifier: {MEAN_HEAD_NOTE}"] if label_map is not None and encoder.pooling == "mean" else []),
             f"* adversary: {describe_adversary(config)}",
@@ -157,6 +177,13 @@ def model_card(
             "",
         ]
     )
+
+
+def _tags(config: Config) -> list[str]:
+    has_adversary = resolve_objective(config.objective).needs.adversarial is not None
+    # An objective of one's own is a path of modules.
+    objective = [] if ":" in config.objective else [config.objective.replace("_", "-")]
+    return [*objective, *["adversarial-training"] * has_adversary]
 
 
 def describe_adversary(config: Config) -> str:

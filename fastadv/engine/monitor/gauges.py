@@ -14,6 +14,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.distributed.processes import highest, world_size
 from fastadv.engine.monitor.collapse import CollapseWatch
 from fastadv.engine.monitor.metrics import StepMeans
+from fastadv.engine.monitor.weak_search import WeakSearchWatch
 from fastadv.engine.step.step import Step
 from fastadv.files.clock import Clock
 
@@ -34,6 +35,7 @@ class Gauges:
         self.clock = step_module.clock = Clock(device)
         self._means = StepMeans()
         self._collapse = CollapseWatch(config.train.collapse)
+        self._weak_search = WeakSearchWatch()
         self._last_step = first_step
         self._batch: PackedBatch | None = None
         self._forget_counts()
@@ -61,6 +63,10 @@ class Gauges:
         seconds = self.clock.take()
         self._means.add({f"time/{phase}": total / num_steps for phase, total in seconds.items()})
         metrics = {**self._means.take(), **self._geometry(step), "memory_gib": self._memory_gib()}
+        if metrics.get("rtd_replaced_share") == 0:
+            # Where nothing was replaced there was nothing to find.
+            del metrics["rtd_accuracy"]
+        self._weak_search.look(step, metrics, num_steps)
         mfu = self._mfu(metrics, num_steps)
         if mfu is not None:
             metrics["mfu"] = mfu

@@ -10,10 +10,11 @@ from typing import TextIO
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.distributed.processes import mean_over_ranks
+from fastadv.distributed.signals import leave_lost_terminal
 from fastadv.files.atomic_file import naming, written_aside
+from fastadv.files.progress import EVERY_S, Bar
 
 
 class StepMeans:
@@ -115,7 +116,8 @@ def _lines_before(path: Path, first_step: int) -> list[str]:
 
 
 class Progress:
-    """The run on the terminal: a bar that redraws itself, or where stderr is no terminal a line every tenth of the run.
+    """The run on the terminal: a bar that redraws itself, or where stderr is no terminal a line every tenth of the run
+    and every 20 seconds.
 
     Shows loss, inner gain, sentences a second and the time left.
     """
@@ -126,9 +128,10 @@ class Progress:
         self._is_shown = is_shown
         self._is_bar = is_shown and self._stream.isatty()
         self._start, self._sentences, self._tokens, self._texts = time.monotonic(), 0, 0, {}
+        self._told_at = self._start
         self._bar = None
         if self._is_bar:
-            self._bar = tqdm(total=total_steps, initial=first_step, file=self._stream, desc="train", unit="step")
+            self._bar = Bar(total=total_steps, initial=first_step, file=self._stream, desc="train", unit="step")
 
     def count(self, num_sentences: int, num_tokens: int = 0) -> None:
         """So many sentences more were taken, of so many tokens."""
@@ -137,6 +140,7 @@ class Progress:
 
     def advance(self, metrics: dict[str, float]) -> None:
         """One step further; ``metrics`` may be empty, the last values are shown then."""
+        leave_lost_terminal()
         self._done += 1
         for name, label in (("loss", "loss"), ("inner_gain", "gain")):
             if name in metrics:
@@ -144,7 +148,8 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix({**self._texts, "sent/s": f"{self.rates['sentences_per_s']:.0f}"}, refresh=False)
             self._bar.update()
-        elif self._is_shown and self._is_tenth():
+        elif self._is_shown and (self._is_tenth() or time.monotonic() - self._told_at >= EVERY_S):
+            self._told_at = time.monotonic()
             shown = "".join(f" · {label} {text}" for label, text in self._texts.items())
             pace = f"{self.rates['sentences_per_s']:.0f} sentences/s · {self._time_left()} left"
             print(f"step {self._done}/{self._total}{shown} · {pace}", file=self._stream, flush=True)
@@ -157,6 +162,7 @@ class Progress:
 
     def say(self, message: str) -> None:
         """A line above the bar."""
+        leave_lost_terminal()
         if self._bar is not None:
             self._bar.write(message, file=self._stream)
         elif self._is_shown:
@@ -172,4 +178,4 @@ class Progress:
 
     def _time_left(self) -> str:
         rate = (self._done - self._start_step) / max(time.monotonic() - self._start, 1e-9)
-        return tqdm.format_interval((self._total - self._done) / rate)
+        return Bar.format_interval((self._total - self._done) / rate)

@@ -31,7 +31,7 @@ class BatchSearch:
         compile: none, default or cudagraphs: whether inner steps are compiled, and how.
 
     Attributes:
-        adversary: searches one piece.
+        adversary: searches one piece, from ``start_step`` on.
         eta_table, adaptive: state; None where the config has no use for it.
     """
 
@@ -40,6 +40,8 @@ class BatchSearch:
         self.plan, self._passes, self._objective = plan, passes, objective
         self.eta_table: EtaTable | None = None
         self.adaptive: AdaptiveReuse | None = None
+        self._num_commits = 0
+        self._still = Adversary(plan.still, encoder, objective) if plan.start_step else None
         if compile == "none":
             self.adversary = Adversary(plan, encoder, objective, search=search)
         else:
@@ -59,13 +61,23 @@ class BatchSearch:
         """N, the inner steps."""
         return self.adversary.moves.num_steps
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the search has not begun: the step is one of the first ``start_step``."""
+        return self._num_commits < self.plan.start_step
+
+    @property
+    def current(self) -> Adversary:
+        """The adversary, or one that leaves delta 0 before ``start_step``."""
+        return self._still if self.is_waiting else self.adversary
+
     def begin(self, whole: GlobalBatch) -> None:
         """Before the first piece of a batch."""
         self._whole, self._record = whole, SearchRecord()
 
     def start_of_eta(self, batch: PackedBatch) -> Tensor | None:
         """(T, E) where eta starts: the table's rows; None where no eta is searched."""
-        return None if self.eta_table is None else self.eta_table.read(batch)
+        return None if self.eta_table is None or self.is_waiting else self.eta_table.read(batch)
 
     def search(self, piece: MicroBatch, clean: CleanPasses, keys: Keys | None) -> Perturbation:
         """The perturbation of one piece.
@@ -74,7 +86,7 @@ class BatchSearch:
             clean: what the piece's clean passes made.
             keys: of the whole batch, for queries that begin with the piece's first row.
         """
-        adaptive, loss = self.adaptive, self._inner_loss(piece, clean, keys)
+        adaptive, loss = None if self.is_waiting else self.adaptive, self._inner_loss(piece, clean, keys)
         with nullcontext() if piece.is_only else torch.no_grad():
             x = clean.x()
         # Where an inner step at X itself would repeat the pass just made, its graph can serve it. Frozen embeddings
@@ -85,8 +97,10 @@ class BatchSearch:
         is_probe = adaptive is not None and adaptive.is_probe_due
         num_gradients = None if adaptive is None or is_probe else adaptive.num_gradients
         batch, eta = loss.batch, self.start_of_eta(loss.batch)
-        found = self.adversary.search(x, batch, loss, eta, at_clean, num_gradients, is_probe)
+        found = self.current.search(x, batch, loss, eta, at_clean, num_gradients, is_probe)
         self.record(found, batch)
+        if not self._is_frozen and clean.pooled is not None and found.trace.losses:
+            self._record.add_dropout(loss.at_clean(clean.pooled), found, batch)
         if is_probe:
             trace, moves = found.trace, self.adversary.moves
             ends = [trace.end_with(moves, count) for count in range(1, len(trace.losses) + 1)]
@@ -124,7 +138,7 @@ class BatchSearch:
     def record(self, found: Perturbation, batch: PackedBatch) -> None:
         """Counts what was found for one piece."""
         record = self._record
-        if self.eta_table is not None:
+        if found.eta is not None and self.eta_table is not None:
             active = found.trace.around.active
             self.eta_table.accumulate(found.eta, batch, active, joins_last=bool(record.nonfinite_steps))
         record.add(found, batch)
@@ -147,7 +161,7 @@ class BatchSearch:
             metrics["eta_table_dead_share"] = self.eta_table.dead_share(epsilon_token)
         if record.probes and fault is None:
             metrics.update(self._learn())
-        if self.adaptive is not None:
+        if self.adaptive is not None and not self.is_waiting:
             num_skipped = self.num_steps - record.num_gradients
             metrics["num_gradients"] = torch.tensor(float(record.num_gradients))
             metrics["gradients_skipped"] = torch.tensor(float(num_skipped))
@@ -165,18 +179,30 @@ class BatchSearch:
 
     def commit(self) -> None:
         """After an optimizer step: what the searches found enters the eta table."""
-        if self.eta_table is not None:
-            self.eta_table.commit(gather_unequal)
-        if self.adaptive is not None:
-            self.adaptive.commit()
-        self.adversary.moves.commit()
+        if not self.is_waiting:
+            if self.eta_table is not None:
+                self.eta_table.commit(gather_unequal)
+            if self.adaptive is not None:
+                self.adaptive.commit()
+            self.adversary.moves.commit()
+        self._num_commits += 1
 
     def discard(self) -> None:
         """After a skipped batch: what its search found is forgotten."""
+        if self.is_waiting:
+            return
         if self.eta_table is not None:
             self.eta_table.discard()
         self.adversary.moves.discard()
 
-    def stateful(self) -> list[EtaTable | AdaptiveReuse | Search]:
+    def stateful(self) -> list["EtaTable | AdaptiveReuse | Search | BatchSearch"]:
         """Owners of what a checkpoint keeps."""
-        return [owner for owner in (self.eta_table, self.adaptive, self.adversary.moves) if owner is not None]
+        owners = [owner for owner in (self.eta_table, self.adaptive, self.adversary.moves) if owner is not None]
+        return owners if self._still is None else [*owners, self]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """How many optimizer steps are done, for a search that begins late."""
+        return {"search_num_commits": torch.tensor(self._num_commits)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._num_commits = int(state["search_num_commits"])

@@ -59,6 +59,11 @@ class InnerLoss:
         (grad,) = torch.autograd.grad(value, x, retain_graph=True)
         return grad, value.detach()
 
+    def at_clean(self, pooled: Tensor) -> Tensor:
+        """The loss at X, of the vectors (B, D) that the clean pass gave under its own masks; nothing is encoded."""
+        with torch.no_grad(), kept_buffers(self._objective):
+            return self._of_pooled(pooled.detach(), self._keys)
+
     def _pooled(self, points: Tensor) -> Tensor:
         if self._masks is None:
             return self._encoder.encode(points, self.batch, dropout=False)

@@ -24,8 +24,14 @@ class SearchRecord:
     def add(self, found: Perturbation, batch: PackedBatch) -> None:
         self.nonfinite_steps.append(found.nonfinite_step)
         self.num_gradients = len(found.trace.losses)
-        if self.num_gradients > 1:
-            self._count("inner_gain", found.gain * batch.num_sentences, batch.num_sentences)
+        losses, num_rows = found.trace.losses, batch.num_sentences
+        if losses:
+            self._count("inner_loss", losses[0], num_rows)
+            if len(losses) > 1:
+                self._count("inner_gain", found.gain * num_rows, num_rows)
+            elif found.trace.gradients:
+                # Not where the one pass is the engine's to go back through.
+                self._count("inner_gain", _slope(found), num_rows)
         for name, (total, count) in norm_sums(found, batch).items():
             self._count(name, total, count)
         self._count("delta_rms", found.delta.square().sum(), found.delta.numel())
@@ -34,13 +40,24 @@ class SearchRecord:
             if found.epsilon_token is not None:
                 self.epsilon_token.append(found.epsilon_token)
 
+    def add_dropout(self, loss: Tensor, found: Perturbation, batch: PackedBatch) -> None:
+        """``loss`` is the inner loss, summed over sentences, of the clean pass under its dropout masks."""
+        self._count("dropout_gain", loss - found.trace.losses[0], batch.num_sentences)
+
     def _count(self, name: str, total: Tensor, count: int | Tensor) -> None:
         self._sums[name] = self._sums[name] + total if name in self._sums else total
         self._counts[name] = self._counts.get(name, 0) + count
 
     def metrics(self) -> dict[str, Tensor]:
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        if "dropout_gain" in means:
+            means["dropout_gain"] = means["dropout_gain"].abs()
         return {name: mean.sqrt() if name.endswith("_rms") else mean for name, mean in means.items()}
+
+
+def _slope(found: Perturbation) -> Tensor:
+    """What delta gains by the one gradient that was taken, summed over sentences."""
+    return (found.trace.gradients[-1].delta[0] * found.delta).sum()
 
 
 def norm_sums(found: Perturbation, batch: PackedBatch) -> dict[str, tuple[Tensor, int | Tensor]]:

@@ -209,7 +209,7 @@ class Step(nn.Module):
         """The loss of a search whose every pass trains, its terms, and the eta that it ended with."""
         self.search.begin(self.whole)
         with self.clock("search"):
-            eta, adversary = self.search.start_of_eta(views.batch), self.search.adversary
+            eta, adversary = self.search.start_of_eta(views.batch), self.search.current
             see_last = partial(self.watch.see, "z_adv")
             loss, terms, found = free_loss(self.passes, self.objective, adversary, clean.x(), views, eta, see_last)
         self.search.record(found, views.batch)

@@ -15,7 +15,8 @@ def dropout_distances(encoder, texts: Sequence[str], batch_size: int, seed: int)
     """(N,) squared distance of a sentence's unit vectors under two dropout masks; the masks come from ``seed``."""
 
     def run(batch: PackedBatch, rows: Sequence[int]) -> Tuple[Tensor, Tensor]:
-        return tuple(encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
+        h = (encoder.encode(encoder.embed(batch, dropout=True), batch, dropout=True) for _ in range(2))
+        return tuple(map(getattr(encoder, "finish", lambda vectors: vectors), h))
 
     with evaluation_mode(encoder), torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -14,7 +14,6 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.packing import PackedBatch
@@ -35,7 +34,9 @@ from fastadv.evaluation.intervals import (
     resample_counts,
 )
 from fastadv.evaluation.vectors.geometry import pair_kernel, unit_vectors
+from fastadv.evaluation.vectors.vector_cache import options_of_h
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.progress import Bar
 
 Measurement = Dict[str, np.ndarray]
 """name -> one value a sentence; the radius of an attacked value follows an @, as in ``cosine@0.1``"""
@@ -80,7 +81,7 @@ def measure(
     num_probe_texts = len(held_out.probe_test[0])
     num_attacks = len(held_out.sentences) * len(cfg.radii) + num_probe_texts * len(probe_radii(cfg))
     num_attacks += cfg.num_attacked_texts
-    with tqdm(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
+    with Bar(total=num_attacks, desc="attack", unit=" sentences", disable=not progress) as bar:
         model = _Measured(encoder, cfg, batch_size, bar, log)
         vectors = model.clean_vectors(held_out.sentences)
         result: Measurement = {
@@ -202,13 +203,13 @@ class _Measured:
     encoder: Any
     cfg: EvaluationConfig
     batch_size: int
-    bar: tqdm
+    bar: Bar
     log: Path
     """of attacks on texts"""
 
     def clean_vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """(N, D). UserError where one is not finite."""
-        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size)
+        """h (N, D), which attacks move and probes read. UserError where one is not finite."""
+        vectors = self.encoder.encode_texts(list(texts), batch_size=self.batch_size, **options_of_h(self.encoder))
         if not np.isfinite(vectors).all():
             raise UserError("the model gives vectors with NaN or infinity; there is nothing to evaluate")
         return vectors

@@ -6,6 +6,7 @@ from typing import List, Tuple
 import numpy as np
 
 from fastadv.config.schema import EvaluationConfig
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 
 MIN_SENTENCES = 16
@@ -25,24 +26,26 @@ class HeldOut:
     probe_test: Tuple[List[str], List[int]] = field(default_factory=lambda: ([], []))
 
 
-def load_held_out(cfg: EvaluationConfig, encoder, data_field: str = "text") -> HeldOut:
+def load_held_out(cfg: EvaluationConfig, encoder, data_field: str = "text", quoting: str = "auto") -> HeldOut:
     """Draws ``cfg.num_sentences`` sentences of ``cfg.held_out`` and the probe's, by ``cfg.seed``.
 
     Args:
         encoder: whose ``tokenize`` says which sentences are equal after truncation; they count once.
         data_field: the JSON field or column that holds the sentence, where ``held_out`` is a file or data set.
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: fewer distinct sentences, or fewer labelled ones, than the config asks for.
     """
     if cfg.num_sentences < MIN_SENTENCES:
         raise UserError(f"evaluation.num_sentences must be at least {MIN_SENTENCES}, got {cfg.num_sentences}")
-    sentences = draw_distinct(_read(cfg, data_field), cfg.num_sentences, encoder, cfg.seed)
+    sentences = draw_distinct(_read(cfg, data_field, quoting), cfg.num_sentences, encoder, cfg.seed)
     if len(sentences) < cfg.num_sentences:
         raise UserError(
             f"evaluation.num_sentences is {cfg.num_sentences}, but {cfg.held_out} has only {len(sentences)} sentences "
             "that differ after truncation"
         )
+    say_tokens(encoder, cfg.held_out, sentences)
     if cfg.num_probe_sentences == 0:
         return HeldOut(sentences)
     train, test = _draw_probe_sentences(cfg)
@@ -65,10 +68,10 @@ def draw_distinct(texts: List[str], count: int, encoder, seed: int) -> List[str]
     return chosen
 
 
-def _read(cfg: EvaluationConfig, data_field: str) -> List[str]:
+def _read(cfg: EvaluationConfig, data_field: str, quoting: str) -> List[str]:
     from fastadv.data.sources.find import iterate_sentences
 
-    return list(iterate_sentences(cfg.held_out, field=data_field, split=cfg.held_out_split))
+    return list(iterate_sentences(cfg.held_out, field=data_field, split=cfg.held_out_split, quoting=quoting))
 
 
 def check_probe_sentences(cfg: EvaluationConfig) -> None:

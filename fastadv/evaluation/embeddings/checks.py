@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.config.embedding_attack import APGD_FIRST_STEP, DEFAULT_BATCH_SIZE, ONE_STEP, PGD_TRAVEL, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
@@ -23,6 +22,7 @@ from fastadv.evaluation.embeddings.classifier_attack import (
     with_rows,
 )
 from fastadv.evaluation.embeddings.search import Found, Radius, Target, attacking
+from fastadv.files.progress import Bar
 from fastadv.perturbation.ball import entries_root, sentence_rms
 
 MAX_VANISHED = 0.01
@@ -76,7 +76,7 @@ def check_attack(
     if len(right):
         drawn = np.random.default_rng(result.settings.seed).permutation(right)[:max_texts]
         rows = np.sort(drawn)
-        with attacking(classifier), tqdm(desc="checks", unit=" texts", disable=not progress, total=0) as bar:
+        with attacking(classifier), Bar(desc="checks", unit=" texts", disable=not progress, total=0) as bar:
             runs = _Runs(classifier, with_rows(data, rows), result, rows, batch_size, bar)
             large, largest = runs.large_trials()
             tried = [_Trial(f"epsilon {e:g}", float(a), epsilon=e) for e, a in zip(runs.settings.epsilons, runs.left)]
@@ -128,9 +128,7 @@ def _large_radius(left: float, num_texts: int) -> Check:
 class _Runs:
     """The checks' own attacks, on texts ``rows`` of ``result``, all of them right without an attack."""
 
-    def __init__(
-        self, classifier, data: LabelledTexts, result: ClassifierUnderAttack, rows, batch_size: int, bar: tqdm
-    ):
+    def __init__(self, classifier, data: LabelledTexts, result: ClassifierUnderAttack, rows, batch_size: int, bar: Bar):
         self._rows, self._bar = rows, bar
         self.texts = Texts(classifier, data, batch_size)
         given = result.settings

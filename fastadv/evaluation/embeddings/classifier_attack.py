@@ -20,7 +20,6 @@ from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence,
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.config.embedding_attack import DEFAULT_BATCH_SIZE, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
@@ -29,6 +28,7 @@ from fastadv.data.text import sentence_id
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.search import SEARCHES, Found, Radius, Target, attacking
 from fastadv.evaluation.vectors.geometry import cosine_distances
+from fastadv.files.progress import Bar
 
 Part = Dict[str, np.ndarray]
 """what one radius gave, or the clean pass: one value a text by name"""
@@ -88,7 +88,7 @@ class Texts:
             chosen = order[begin : begin + self._batch_size]
             yield chosen, self.pack(chosen), torch.as_tensor(self.labels[chosen], device=self._encoder.device)
 
-    def targets(self, rows: Sequence[int], settings: AttackSettings, bar: tqdm) -> Iterator[Tuple[np.ndarray, Target]]:
+    def targets(self, rows: Sequence[int], settings: AttackSettings, bar: Bar) -> Iterator[Tuple[np.ndarray, Target]]:
         """Rows and a target around them; ``bar`` counts those that were worked on."""
         bar.total += len(rows)
         for chosen, batch, labels in self.batches(rows):
@@ -222,7 +222,7 @@ class _Attack:
         """``is_right`` (N,): the texts that no smaller radius has fooled; that of the part says who is left of them."""
         everyone, was_right, settings = np.arange(self.texts.num_texts), is_right, self.settings
         runs = [(size, restart) for size in settings.step_sizes for restart in range(settings.num_restarts)]
-        with tqdm(desc=f"{settings.method}, epsilon {self.epsilon:g}", unit=" texts", disable=not self.progress) as bar:
+        with Bar(desc=f"{settings.method}, epsilon {self.epsilon:g}", unit=" texts", disable=not self.progress) as bar:
             bar.total = 0
             first = everyone if settings.measure_distances else everyone[is_right]
             part = self._first_run(first, *runs[0], bar)
@@ -240,7 +240,7 @@ class _Attack:
             part = {name: values & was_right for name, values in part.items()}
         return {**part, "is_right": is_right}
 
-    def _first_run(self, rows: np.ndarray, size: float, restart: int, bar: tqdm) -> Part:
+    def _first_run(self, rows: np.ndarray, size: float, restart: int, bar: Bar) -> Part:
         count = self.texts.num_texts
         part = {"is_right": np.ones(count, bool)}
         distances = {"distance_l2": np.full(count, np.nan), "distance_cosine": np.full(count, np.nan)}
@@ -258,11 +258,11 @@ class _Attack:
             is_right[chosen] = right.cpu().numpy()
         return is_right
 
-    def _searches(self, rows, size: float, restart: int, bar: tqdm) -> Iterator[Tuple[np.ndarray, Found]]:
+    def _searches(self, rows, size: float, restart: int, bar: Bar) -> Iterator[Tuple[np.ndarray, Found]]:
         for chosen, target in self.texts.targets(rows, self.settings, bar):
             yield chosen, search(target, self.settings, self.epsilon, size, restart, chosen.tolist())
 
-    def _transferred(self, rows, size: float, restart: int, bar: tqdm) -> Iterator[Tuple[np.ndarray, Tensor]]:
+    def _transferred(self, rows, size: float, restart: int, bar: Bar) -> Iterator[Tuple[np.ndarray, Tensor]]:
         """Rows, and whether each is right under what a run on the other model ended at."""
         for chosen, here in self.texts.targets(rows, self.settings, bar):
             others = torch.as_tensor(self.transfer_labels[chosen], device=here.labels.device)

@@ -20,7 +20,6 @@ from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastadv.config.embedding_attack import DEFAULT_BATCH_SIZE, AttackSettings
 from fastadv.data.labelled.find import LabelledTexts
@@ -28,6 +27,7 @@ from fastadv.data.packing import PackedBatch
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import Texts, search
 from fastadv.evaluation.embeddings.search import Target, attacking
+from fastadv.files.progress import Bar
 from fastadv.objectives.classes.rar import Reconstructor
 
 RECONSTRUCTOR_FILE = "reconstructor.safetensors"
@@ -93,7 +93,7 @@ def reconstruct(
     found: List[Optional[TextPair]] = [None] * len(data)
     with (
         attacking(classifier),
-        tqdm(total=len(data), desc=f"reconstruct, epsilon {epsilon:g}", unit=" texts", disable=not progress) as bar,
+        Bar(total=len(data), desc=f"reconstruct, epsilon {epsilon:g}", unit=" texts", disable=not progress) as bar,
     ):
         for rows, batch, labels in texts.batches(range(len(data))):
             target = Target(classifier, batch, labels, settings.perturb_special_tokens)

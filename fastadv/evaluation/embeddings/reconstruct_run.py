@@ -14,6 +14,7 @@ import numpy as np
 
 from fastadv.config.text_attack import CAPS
 from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
 from fastadv.evaluation.embeddings.parts import fingerprint, hash_of_weights, part_path
@@ -97,11 +98,12 @@ class ReconstructRun(AttackOnClassifiers):
         data, rows = self.data.read()
         out = self.opened_folder()
         other = self.transfer_from
-        shared = None if other is None else self._make(other, self.load(other), data, out, progress)
+        shared = None if other is None else self._make(other, self.load(other, data), data, out, progress)
         examples: List[Example] = []
         summaries = []
         for name, model in zip(self.names, self.models):
-            classifier = self.load(model)
+            classifier = self.load(model, data)
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
             made = shared or self._make(model, classifier, data, out, progress)
             found = _examples(name, classifier, data, rows, made)
             rates = _rates(found, self.settings.epsilons)

@@ -52,7 +52,10 @@ def report(
             _add_differences(numbers, first, result, counts)
         found = (checks or {}).get(name, [])
         listed = [{**vars(check)} for check in found]
-        models.append({"name": name, **numbers, "checks": listed, "warnings": [c.text for c in found if c.is_warning]})
+        warnings = [check.text for check in found if check.is_warning]
+        if not numbers["num_attacked"]:
+            warnings.insert(0, "no text is right without an attack: none was attacked, and radii say nothing")
+        models.append({"name": name, **numbers, "checks": listed, "warnings": warnings})
     return {
         "settings": first.settings.as_dict(),
         "num_texts": len(first.labels),
@@ -76,7 +79,10 @@ def _of_model(result: ClassifierUnderAttack, label_map: LabelMap, counts: np.nda
             if distances is not None:
                 row[name] = _interval(distances[number], counts)
         rows.append(row)
+    num_attacked = int(result.is_right_clean.sum())
     return {
+        "num_attacked": num_attacked,
+        "num_skipped": len(result.labels) - num_attacked,
         "accuracy": _interval(result.is_right_clean, counts),
         "per_class": _per_class(result.is_right_clean, result.labels, label_map),
         "share_without_gradient": float(result.has_vanished.mean()),
@@ -116,11 +122,13 @@ def text_table(results: dict) -> str:
     """Aligned lines, a radius a line and a model a column, and the warnings under it."""
     models = results["models"]
     lines = [["", *(model["name"] for model in models)], ["accuracy, clean", *(_cell(m["accuracy"]) for m in models)]]
+    lines.append(["attacked; wrong already", *(f"{m['num_attacked']:,}; {m['num_skipped']:,}" for m in models)])
     for key, label, form in _ROWS:
         for number, epsilon in enumerate(results["settings"]["epsilons"]):
             cells = [model["epsilons"][number].get(key) for model in models]
             if all(cell is not None for cell in cells):
-                lines.append([f"{label}, epsilon {epsilon:g}", *(_cell(cell, form) for cell in cells)])
+                shown = [_cell(c, form) if m["num_attacked"] else "n/a" for m, c in zip(models, cells, strict=True)]
+                lines.append([f"{label}, epsilon {epsilon:g}", *shown])
     return f"{caption(results)}\n{aligned(lines)}"
 
 

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from fastadv.config.embedding_attack import ONE_STEP, EmbeddingAttackOptions
+from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.evaluation.embeddings.chart import attack_curves_png
 from fastadv.evaluation.embeddings.checks import Check, check_attack
 from fastadv.evaluation.embeddings.classifier_attack import ClassifierUnderAttack, attack_classifier, check_transfer
 from fastadv.evaluation.embeddings.parts import attack_part, fingerprint, kept_arrays
 from fastadv.evaluation.embeddings.report import report, write_rows
-from fastadv.evaluation.model_run import ModelRun, kept_json
+from fastadv.evaluation.model_run import ModelRun, kept_json, warn_below_chance
 from fastadv.evaluation.text.attacked_data import hash_of_texts, on_data
 from fastadv.evaluation.versions import versions
 from fastadv.files.json_file import write_json
@@ -26,14 +28,17 @@ class AttackOnClassifiers(EmbeddingAttackOptions, ModelRun):
 
     def check(self) -> None:
         """UserError for what can be found wrong without reading weights or texts."""
-        self.check_models(self.transfer_from)
+        self.check_classes(self.check_models(self.transfer_from))
         self.data.check()
 
-    def load(self, model: str):
-        """The classifier of a folder, as it is attacked."""
+    def load(self, model: str, data: LabelledTexts):
+        """The classifier of a folder, as it is attacked, its classes called as the data call them."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        return Classifier.from_pretrained(model, max_length=self.max_length, perturb_at=self.perturb_at)
+        options = {"perturb_at": self.perturb_at, "label_names": self.label_names.get(model)}
+        classifier = Classifier.from_pretrained(model, max_length=self.max_length, **options)
+        self.call_classes(classifier, model, data)
+        return classifier
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,14 @@ class AttackRun(AttackOnClassifiers):
         self.check()
         data, rows = self.data.read()
         out = self.opened_folder()
-        other = None if self.transfer_from is None else self.load(self.transfer_from)
+        other = None if self.transfer_from is None else self.load(self.transfer_from, data)
         other_fingerprint = None if other is None else fingerprint(other)
         data_hash = hash_of_texts(data)
         results: dict[str, ClassifierUnderAttack] = {}
         label_maps, checks, facts = {}, {}, {}
         for name, model in zip(self.names, self.models):
-            classifier = self.load(model)
+            classifier = self.load(model, data)
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
             if other is not None:
                 check_transfer(classifier, other)
             own_fingerprint = fingerprint(classifier)
@@ -84,6 +90,7 @@ class AttackRun(AttackOnClassifiers):
                     progress=progress,
                     kept=lambda number, make, path_of=path_of: kept_arrays(path_of(number), make),
                 )
+            warn_below_chance(model, results[name].is_right_clean, len(classifier.label_map))
             if self.has_checks:
                 checks[name] = self._checks(path_of("checks"), classifier, data, results[name], progress)
             label_maps[name] = classifier.label_map

@@ -4,11 +4,13 @@ Every point is the report of one attack (``text-attack.json``) on the model of o
 line, reports of models trained without the defence make dashed ones.
 """
 
+import re
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from fastadv.config.text_attack import CAPS
 from fastadv.errors import UserError
+from fastadv.evaluation.model_names import is_folder
 from fastadv.evaluation.text_report.page import recipe_name
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import read_json
@@ -17,6 +19,9 @@ from fastadv.pages.png import png_figure
 from fastadv.pages.style import PRINT, frame
 
 REPORT = "text-attack.json"
+
+# A series is looked for only where there is none before the epoch: the folder may hold both signs.
+_RUN = re.compile(r"(?:(?P<series>.*):)??(?P<epoch>[\d.]+(?:[eE][+-]?\d+)?)=(?P<folder>.+)", re.DOTALL)
 
 
 class EpochPoint(NamedTuple):
@@ -37,17 +42,16 @@ def parse_run(text: str) -> tuple[Optional[str], float, str]:
     Raises:
         UserError: anything else.
     """
-    place, equals, folder = text.partition("=")
-    series, _, epoch = place.rpartition(":")
+    found = _RUN.fullmatch(text)
     try:
-        number = float(epoch)
+        number = float(found["epoch"]) if found else -1.0
     except ValueError:
         number = -1.0
-    if not equals or not folder or not 0 <= number < float("inf"):
+    if not 0 <= number < float("inf"):
         raise UserError(
             f"--run {text!r}: expected [SERIES:]EPOCH=FOLDER, such as 3=runs/attack-3 or 'batch 8:3=attack'"
         )
-    return series or None, number, folder
+    return found["series"] or None, number, found["folder"]
 
 
 def read_point(folder: str, series: Optional[str], epoch: Optional[float], cap: str = CAPS[0].name) -> EpochPoint:
@@ -91,7 +95,9 @@ def points_of(runs: Sequence[str], baselines: Sequence[str] = (), cap: str = CAP
     order = {series: number for number, series in enumerate(dict.fromkeys(series for series, _ in found))}
     points = sorted(found.values(), key=lambda point: (order[point.series], point.epoch))
     for baseline in baselines:
-        series, _, folder = baseline.rpartition("=")
+        # A folder that exists may have the sign in its name.
+        series, _, folder = ("", "", baseline) if is_folder(baseline) else baseline.partition("=")
+        series, folder = (series, folder) if folder else ("", series)
         points.append(read_point(folder, series or None, None, cap))
     return points
 

@@ -15,6 +15,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from fastadv.data.labelled.labels import LabelMap
+from fastadv.data.labelled.matching import matched
 from fastadv.errors import UserError
 from fastadv.evaluation.intervals import value_interval
 from fastadv.evaluation.text.rows import SUCCEEDED, TextAttackRow, read_rows
@@ -133,10 +135,11 @@ def measure_pairs(
     entries = []
     for name, load in models.items():
         classifier = load()
-        ids = classifier.label_map.label2id
-        unknown = sorted(set(pairs.labels) - set(ids))
-        if unknown:
-            raise UserError(f"the model {name} knows the classes {', '.join(ids)}, the pairs have {unknown[0]!r}")
+        try:
+            present = LabelMap.in_order(pairs.labels)
+            ids = matched(classifier.label_map, present, present.names, is_ordered=False)[0].label2id
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
         texts = [(pairs.first, pairs.second), (pairs.first_adversarial, pairs.second_adversarial)]
         clean, adversarial = (classified(classifier, *both, batch_size, progress, name) for both in texts)
         values, labels = distances(clean, adversarial, negatives), np.array([ids[label] for label in pairs.labels])

@@ -16,12 +16,12 @@ let the same share of changed sentences pass (``recipe_calibration.py``). A mask
 
 import io
 import logging
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from unittest import mock
 
 import numpy as np
@@ -32,6 +32,8 @@ from fastadv.evaluation.recipes.recipe_substitutes import SentenceModel, nearest
 from fastadv.evaluation.recipes.textattack_offline import load_textattack, no_nltk_download
 from fastadv.evaluation.resources.attack_data import attack_data_folder, check_attack_data
 from fastadv.evaluation.resources.word_vectors import WordVectors
+from fastadv.evaluation.text.time_limit import time_limit
+from fastadv.evaluation.victims.text import OutOfTime
 
 logger = logging.getLogger("fastadv")
 
@@ -219,28 +221,23 @@ def _open_homoglyphs(path, *arguments, **options):
         return io.StringIO("")
 
 
-def candidate_counts(attack: Any, texts: Sequence[str]) -> Dict[str, float]:
+def candidate_counts(attack: Any, texts: Sequence[str], max_seconds: Optional[float] = None) -> Dict[str, float]:
     """How many replacements a recipe has for a word: a search with none finds nothing, whatever the victim.
 
     Args:
         texts: some of those that will be attacked.
+        max_seconds: after which the words that have been counted will do; None: no limit. BERT-Attack tries 48^k
+            replacements of a word of k tokens.
 
     Returns:
         num_words that the recipe may change, mean candidates_per_word as the transformation makes them,
         allowed_per_word as the constraints leave them, share_of_words with one allowed or more.
     """
-    from textattack.shared import AttackedText
-
-    made, allowed = [], []
-    for text in map(AttackedText, texts):
-        for index in range(len(text.words)):
-            candidates = attack.transformation(
-                text, pre_transformation_constraints=attack.pre_transformation_constraints, indices_to_modify=[index]
-            )
-            if not candidates and index not in _open_indices(attack, text):
-                continue
-            made.append(len(candidates))
-            allowed.append(len(attack.filter_transformations(candidates, text, text)) if candidates else 0)
+    found: List[Tuple[int, int]] = []
+    with suppress(OutOfTime), time_limit(max_seconds, OutOfTime):
+        for counts in _counts_of_words(attack, texts):
+            found.append(counts)
+    made, allowed = zip(*found) if found else ((), ())
     if not made:
         return {"num_words": 0, "candidates_per_word": 0.0, "allowed_per_word": 0.0, "share_of_words": 0.0}
     return {
@@ -249,6 +246,19 @@ def candidate_counts(attack: Any, texts: Sequence[str]) -> Dict[str, float]:
         "allowed_per_word": float(np.mean(allowed)),
         "share_of_words": float(np.mean(np.array(allowed) > 0)),
     }
+
+
+def _counts_of_words(attack: Any, texts: Sequence[str]) -> Iterator[Tuple[int, int]]:
+    """How many replacements each word has that may be changed, and how many of them are allowed."""
+    from textattack.shared import AttackedText
+
+    for text in map(AttackedText, texts):
+        for index in range(len(text.words)):
+            candidates = attack.transformation(
+                text, pre_transformation_constraints=attack.pre_transformation_constraints, indices_to_modify=[index]
+            )
+            if candidates or index in _open_indices(attack, text):
+                yield len(candidates), len(attack.filter_transformations(candidates, text, text)) if candidates else 0
 
 
 def _open_indices(attack: Any, text: Any) -> set:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv import __version__
 from fastadv.config.commands import WordSetSettings
@@ -23,6 +22,7 @@ from fastadv.evaluation.resources.counter_fitting import CounterFitting, counter
 from fastadv.evaluation.resources.word_sets_checked import checked_word_sets
 from fastadv.evaluation.resources.word_vectors import WordVectors
 from fastadv.evaluation.resources.wordnet import Lexicon, pair_rows
+from fastadv.files.progress import Bar
 
 # ASCII, at least two letters, apostrophes and hyphens inside: what `fastadv.data.variants.word_sets.words_of` finds of
 # English.
@@ -137,7 +137,7 @@ def read_plain_sets(path: str | Path) -> Mapping[str, Sequence[str]]:
         UserError: missing, or something else.
     """
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content = json.loads(Path(path).expanduser().read_bytes())
     except OSError as error:
         raise UserError(f"--compare {str(path)!r}: {error.strerror or error}") from error
     except ValueError as error:
@@ -193,7 +193,7 @@ def make_word_sets(
     if has_fitting:
         fitting = CounterFitting()
         source["counter_fitting"] = {**asdict(fitting), "to": "WordNet 3.0"}
-        with tqdm(total=fitting.num_steps, desc="counter-fitting", unit="step", disable=not progress) as bar:
+        with Bar(total=fitting.num_steps, desc="counter-fitting", unit="step", disable=not progress) as bar:
 
             def show(step: int, loss: float) -> None:
                 bar.set_postfix_str(f"sum {loss:.0f}")
@@ -208,7 +208,7 @@ def make_word_sets(
         source.pop("counter_fitting", None)
         sets.source = {**source, **sets.source, "texts": texts, "encoder": encoder}
     else:
-        with tqdm(total=len(words), desc="neighbours", unit="word", disable=not progress) as bar:
+        with Bar(total=len(words), desc="neighbours", unit="word", disable=not progress) as bar:
             sets = build_word_sets(chosen, lexicon, settings, source, bar.update)
     sets.save(out)
     total = sum(map(len, sets.synonyms.values()))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Collection, Iterator, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.data.variants.word_sets import WordSets, replaced, words_of
 from fastadv.evaluation.resources.word_usage import WordUsage
 from fastadv.evaluation.resources.word_vectors import WordVectors
+from fastadv.files.progress import Bar
 
 _UNIVERSAL = {"n": "NOUN", "v": "VERB", "a": "ADJ", "r": "ADV"}
 # What "an" stands before, as far as spelling says: "an hour", but "a unique one".
@@ -237,7 +237,7 @@ def checked_word_sets(
     from nltk.tag.perceptron import PerceptronTagger
 
     stop_words = (attack_data / "nltk_data" / "corpora" / "stopwords" / "english").read_text(encoding="utf-8")
-    with tqdm(desc="tagging", unit="text", disable=not progress) as bar:
+    with Bar(desc="tagging", unit="text", disable=not progress) as bar:
         usage = WordUsage(texts, PerceptronTagger().tag, on_text=bar.update)
     sets = CheckedSets(wordnet, usage, vectors, stop_words.split())
     synonyms = sets.synonyms()

@@ -14,6 +14,7 @@ from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.data.sources.text_file import decoded, open_text
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 
@@ -109,9 +110,10 @@ def _read_npz(path: Path) -> Tuple[List[str], np.ndarray]:
 
 def _read_text(path: Path) -> Tuple[List[str], np.ndarray]:
     words, rows = [], []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            word, *numbers = line.rstrip("\n").rstrip(" ").split(" ")
+    with open_text(path) as (file, _):
+        for number, raw in enumerate(file, 1):
+            line = decoded(raw)[0]
+            word, *numbers = line.rstrip("\r\n").rstrip(" ").split(" ")
             if number == 1 and len(numbers) == 1 and word.isdigit() and numbers[0].isdigit():
                 # word2vec's header: how many words, how many numbers.
                 continue

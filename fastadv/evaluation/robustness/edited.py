@@ -205,7 +205,7 @@ def _edits(settings: RobustnessSettings) -> dict[str, Edits]:
 def _sentences(settings: RobustnessSettings) -> tuple[str, list[str]]:
     from fastadv.evaluation.vectors.geometry_of_models import find_geometry_data
 
-    data = find_geometry_data(settings.texts, settings.field, settings.split)
+    data = find_geometry_data(settings.texts, settings.field, settings.split, settings.quoting)
     return data.name, data.sentences
 
 

@@ -6,13 +6,14 @@ Shapes: ``N`` sentences, ``D`` entries a vector. A value is NaN where the edit h
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.evaluation.robustness.edited import UNCHANGED, Copies, Copy, Drawn, RobustnessData, Variant
 from fastadv.evaluation.vectors.geometry import unit_vectors
 from fastadv.evaluation.vectors.sts import sts_cosines
 from fastadv.evaluation.vectors.vector_cache import encode_distinct, model_fingerprint
+from fastadv.files.progress import Bar
 
 METRICS = ("cosine", "centred_cosine", "retrieval", "reciprocal_rank")
 
@@ -46,6 +47,8 @@ def measure(encoder, data: RobustnessData, drawn: Drawn, batch_size: int = 64, p
     Raises:
         UserError: vectors that are not finite.
     """
+    # Of the sentences as they are: copies with typing errors are cut and unknown for other reasons.
+    say_tokens(encoder, data.name, data.sentences)
     moved = movement(encoder, data.sentences, drawn.copies, batch_size, progress)
     return Measured(moved, choices(moved, data), _sts(encoder, data, drawn, batch_size, progress))
 
@@ -122,7 +125,7 @@ def _sts(encoder, data: RobustnessData, drawn: Drawn, batch_size: int, progress:
     """Of the pairs as they are (`UNCHANGED`), and of those with both sentences edited."""
     variants = [UNCHANGED, *data.curves] if data.pairs else []
     found = {}
-    for variant in tqdm(variants, desc="STS", unit="edit", disable=not progress or not variants):
+    for variant in Bar(variants, desc="STS", unit="edit", disable=not progress or not variants):
         if variant == UNCHANGED:
             sets = dict(data.pairs)
         else:
@@ -148,14 +151,14 @@ def measure_models(
             that ends all.
 
     Returns:
-        name → values; and name → fingerprint, pooling, length and size of vectors.
+        name → values; and name → fingerprint, `Encoder.settings`, and the size of vectors.
 
     Raises:
         UserError: a model cannot be measured, or with ``on_failure`` none can.
     """
     measured: dict[str, Measured] = {}
     facts, failure = {}, None
-    for name, load in tqdm(models.items(), desc="models", disable=not progress or len(models) < 2):
+    for name, load in Bar(models.items(), desc="models", disable=not progress or len(models) < 2):
         try:
             encoder = load()
             measured[name] = measure(encoder, data, drawn, batch_size, progress)
@@ -167,9 +170,8 @@ def measure_models(
             continue
         facts[name] = {
             "fingerprint": model_fingerprint(encoder),
-            "pooling": encoder.pooling,
-            "max_length": encoder.max_length,
-            "hidden_size": encoder.hidden_size,
+            **encoder.settings,
+            "hidden_size": encoder.vector_size,
         }
     if failure is not None and not measured:
         raise failure

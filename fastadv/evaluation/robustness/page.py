@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Sequence
 
+from fastadv.config.commands import encoding_words
 from fastadv.evaluation.robustness.edited import UNCHANGED
 from fastadv.evaluation.robustness.result import tables_of, title_of
 from fastadv.files.atomic_file import written_aside
@@ -36,12 +37,20 @@ def write_robustness(record: dict, folder: Path) -> None:
     tables, charts = tables_of(record), charts_of(record)
     with written_aside(folder / "robustness.md") as aside:
         parts = ["# Robustness to edits", "", in_markdown(title_of(record)), "", *(t.markdown() for t in tables)]
-        aside.write_text("\n".join([*parts, *(f"* {note}" for note in _NOTES), ""]), encoding="utf-8")
+        notes = [*map(in_markdown, _model_words(record)), *_NOTES]
+        aside.write_text("\n".join([*parts, *(f"* {note}" for note in notes), ""]), encoding="utf-8")
     with written_aside(folder / "robustness.html") as aside:
         aside.write_text(_page(record, tables, charts), encoding="utf-8")
     with written_aside(folder / "robustness.png") as aside:
         charts_png(charts, aside, num_columns=len(_CURVES))
     write_json(folder / "robustness.json", record)
+
+
+def _model_words(record: dict) -> list[str]:
+    return [
+        f"{model['name']}: {model['model']}, {encoding_words(model)}, fingerprint {model['fingerprint'][:16]}"
+        for model in record["models"]
+    ]
 
 
 def charts_of(record: dict) -> list[Chart]:
@@ -80,15 +89,11 @@ def _point(row: dict, key: str) -> Point:
 
 def _page(record: dict, tables: Sequence[Table], charts: Sequence[Chart]) -> str:
     title = "Robustness to edits"
-    models = [
-        f"{model['name']}: {model['model']}, {model['pooling']} pooling, cut to {model['max_length']} tokens, "
-        f"fingerprint {model['fingerprint'][:16]}"
-        for model in record["models"]
-    ]
     figures = "".join(
         f"<figure>{chart_svg(chart, chart.key)}<figcaption>{shown(chart.caption)}</figcaption></figure>"
         for chart in charts
     )
-    body = f'<header><h1>{title}</h1><p class="lead">{shown(title_of(record))}</p></header>\n{bullets(models)}'
-    body += f'<div class="charts">{figures}</div>\n' + "".join(table.html() for table in tables)
+    body = f'<header><h1>{title}</h1><p class="lead">{shown(title_of(record))}</p></header>\n'
+    body += bullets(_model_words(record)) + f'<div class="charts">{figures}</div>\n'
+    body += "".join(table.html() for table in tables)
     return html_page(title, body + "".join(map(paragraph, _NOTES)))

@@ -14,6 +14,7 @@ from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from fastadv.config.commands import encoding_words
 from fastadv.config.robustness import RobustnessSettings
 from fastadv.evaluation.before_after.rows import table_row
 from fastadv.evaluation.intervals import (
@@ -356,4 +357,5 @@ def robustness_table(record: dict) -> str:
         head = [column.name for column in table.columns]
         lines = [[shown_cell(cell, column) for cell, column in zip(row, table.columns)] for row in table.rows]
         parts += ["", table.caption, aligned([head, *lines])]
+    parts += ["", *(f"{model['name']}: {encoding_words(model)}" for model in record["models"])]
     return "\n".join(parts)

@@ -73,6 +73,7 @@ class AdvStsPart(AttackPart):
             out=str(out),
             pooling=usable[0].pooling,
             max_length=usable[0].max_length,
+            prompts=[model.prompt for model in usable],
             has_control=self.has_control,
             names=[model.name for model in usable],
         )

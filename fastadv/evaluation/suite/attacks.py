@@ -11,6 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.find import TEXT, LabelledTexts
+from fastadv.data.labelled.labels import MARKS, SKIPPING, LabelMap
 from fastadv.data.sources.find import iterate_sentences
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import FILES, kept_arrays, part_path
@@ -90,7 +91,7 @@ class EmbeddingPart(AttackPart):
 
     def _sentences(self) -> PartData:
         cfg = self.of_encoders
-        digest = sha256_of(_held_out_sentences(cfg))
+        digest = sha256_of(_held_out_sentences(cfg, self.labelled.quoting))
         words = f"{cfg.num_sentences} sentences of {cfg.held_out} under PGD"
         return PartData(None, cfg.held_out, digest, cfg.num_sentences, words)
 
@@ -128,6 +129,7 @@ class EmbeddingPart(AttackPart):
             max_length=models[0].max_length,
             batch_size=self.batch_size,
             names=[model.name for model in models],
+            label_names={model.model: model.labels for model in models},
         )
         results = run.run(progress)
         found.files += FILES
@@ -153,7 +155,7 @@ class EmbeddingPart(AttackPart):
             try:
                 encoder = model.load()
                 # One draw for all, distinct for the tokenizer of the first that can be measured.
-                drawn = held_out or load_held_out(self.of_encoders, encoder)
+                drawn = held_out or load_held_out(self.of_encoders, encoder, quoting=self.labelled.quoting)
                 key = ["encoder", self.version, model.key, vars(self.of_encoders), sha256_of(vars(drawn))]
                 measured = partial(measure, encoder, self.of_encoders, drawn, self.batch_size, progress)
                 of_model = kept_arrays(part_path(out / "parts", key, "npz"), measured)
@@ -217,7 +219,10 @@ class TextPart(AttackPart):
         from fastadv.evaluation.victims.probe import draw_train
 
         given = self.labelled
-        whole = read_labelled(given.source, given.label_field, given.field, given.pair_field, "train")
+        whole = read_labelled(given.source, given.label_field, given.field, given.pair_field, "train", **given.reading)
+        mark = next((name for name in whole.label_map.names if name in MARKS), None)
+        if mark is not None:
+            raise UserError(f"{given.source} (train) has the label {mark!r}, no class in most data; {SKIPPING}")
         return draw_train(whole, attacked.first, seed=given.seed)
 
     def why_not(self, model: SuiteModel, models: Sequence[SuiteModel], data: PartData) -> Optional[str]:
@@ -262,6 +267,7 @@ class TextPart(AttackPart):
             out=str(out),
             max_length=usable[0].max_length,
             names=[model.name for model in usable],
+            label_names={victims[model.model]: model.labels for model in usable if model.is_classifier},
         )
         protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
 
@@ -294,12 +300,12 @@ def _notes_of_kinds(models: Sequence[SuiteModel]) -> Dict[str, str]:
     return {model.model: of_kind[model.is_classifier] for model in models}
 
 
-def _held_out_sentences(cfg: EvaluationConfig) -> List[str]:
+def _held_out_sentences(cfg: EvaluationConfig, quoting: str) -> List[str]:
     """UserError where they, or the texts of the probe, are fewer than asked for."""
     from fastadv.evaluation.before_after.held_out import check_probe_sentences
 
     check_probe_sentences(cfg)
-    sentences = list(iterate_sentences(cfg.held_out, field=TEXT, split=cfg.held_out_split))
+    sentences = list(iterate_sentences(cfg.held_out, field=TEXT, split=cfg.held_out_split, quoting=quoting))
     num_distinct = len(set(sentences))
     if num_distinct < cfg.num_sentences:
         raise UserError(
@@ -314,11 +320,11 @@ def _check_logits(model: SuiteModel, classifier, data: LabelledTexts, source: st
 
 
 def _unknown_label(model: SuiteModel, data: LabelledTexts, source: str) -> Optional[str]:
-    names = dict.fromkeys(data.label_map.names[label] for label in data.labels)
-    unknown = next((name for name in names if name not in model.labels), None)
-    if unknown is None:
-        return None
-    return f"{source} has the label {unknown!r}, which is no class of {model.name} ({', '.join(model.labels)})"
+    try:
+        data.classes_of(LabelMap(model.labels))
+    except UserError as error:
+        return f"{model.name} on {source}: {error}"
+    return None
 
 
 def _can_have_probe(model: SuiteModel) -> bool:
@@ -327,4 +333,6 @@ def _can_have_probe(model: SuiteModel) -> bool:
 
 def _classes(model: SuiteModel, data: _Texts) -> Tuple[str, ...]:
     """Of the classifier that is attacked."""
-    return tuple(model.labels if model.is_classifier else data.train.label_map.names)
+    if model.is_classifier:
+        return data.data.classes_of(LabelMap(model.labels)).names
+    return data.train.label_map.names

@@ -7,9 +7,10 @@ from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.commands import Encoding
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import fingerprint
-from fastadv.evaluation.model_names import names_of_seeds, short_names
+from fastadv.evaluation.model_names import folders_in, is_folder, names_of_seeds, short_names
 from fastadv.evaluation.suite.schema import System
 from fastadv.evaluation.vectors.vector_cache import model_fingerprint
 
@@ -37,6 +38,8 @@ class SuiteModel:
     """in tables and file names"""
     pooling: Optional[str]
     max_length: Optional[int]
+    prompt: str = ""
+    """text put before every sentence"""
     is_classifier: bool = False
     fingerprint: str = ""
     """of its weights, configuration, tokenizer, and head"""
@@ -44,6 +47,8 @@ class SuiteModel:
     """what keeps it from being measured"""
     labels: Tuple[str, ...] = ()
     """a classifier's classes"""
+    modules: Tuple[str, ...] = ()
+    """what comes after the pooling"""
 
     @property
     def key(self) -> list:
@@ -58,17 +63,19 @@ class SuiteModel:
         """A `fastadv.Encoder`."""
         from fastadv.encoder import Encoder
 
-        return Encoder.from_pretrained(self.model, pooling=self.pooling, max_length=self.max_length)
+        return Encoder.from_pretrained(self.model, self.pooling, self.max_length, prompt=self.prompt)
 
     def load_classifier(self, folder: Optional[str] = None):
         """A `Classifier`, of ``folder`` where it is an encoder with a head made for it."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length)
+        names = self.labels if folder is None and self.labels else None
+        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length, label_names=names)
 
     def described(self, system: str) -> dict:
         """For ``evaluation.json``."""
-        facts = {name: getattr(self, name) for name in ("kind", "pooling", "max_length", "fingerprint", "why")}
+        facts = {name: getattr(self, name) for name in ("kind", "pooling", "max_length", "prompt", "modules")}
+        facts |= {"fingerprint": self.fingerprint, "why": self.why}
         return {"model": self.model, "name": self.name, "system": system, **facts}
 
 
@@ -79,16 +86,17 @@ def at_shortest(models: Sequence[SuiteModel]) -> List[SuiteModel]:
 
 
 def systems_of(given: Sequence[str]) -> List[System]:
-    """``[NAME=]DIR[,DIR...]`` each; a system without a name has that of its first folder.
+    """``[NAME=]DIR[,DIR...]`` each; a system without a name has that of its first folder. Folders that exist win: one
+    called ``lr=3e-5,bs=8`` is a folder, no name and two models.
 
     Raises:
         UserError: an empty folder name, a model or a name that is given twice.
     """
     named: List[Tuple[Optional[str], Tuple[str, ...]]] = []
     for text in given:
-        found = _NAMED.fullmatch(text)
-        name, folders = (found.group(1), found.group(2)) if found else (None, text)
-        models = tuple(folders.split(","))
+        found, name, models = _NAMED.fullmatch(text), None, tuple(folders_in(text))
+        if found and not all(map(is_folder, models)):
+            name, models = found.group(1), tuple(folders_in(found.group(2)))
         if not all(model.strip() for model in models):
             raise UserError(f"--model {text!r}: expected [NAME=]DIR[,DIR...], each DIR with a name")
         named.append((name, models))
@@ -118,32 +126,42 @@ def _last_name(model: str) -> str:
     return parts[-2] if parts[-1] == _EXPORT and len(parts) > 1 else parts[-1]
 
 
-def find_models(systems: Sequence[System], pooling: Optional[str], max_length: Optional[int]) -> List[SuiteModel]:
+def find_models(
+    systems: Sequence[System], encoding: Encoding, label_names: Optional[Sequence[str]] = None
+) -> List[SuiteModel]:
     """All models in their order, without reading weights: called as their system is, with what tells its seeds apart.
 
+    Args:
+        encoding: how all of them are opened.
+        label_names: what the classes of those that are classifiers are called, in the order of their numbers; None: as
+            each says.
+
     Raises:
-        UserError: a model that is not there, too short, or not pooled as named or known.
+        UserError: a model that is not there, or cannot be opened so.
     """
     every = [model for system in systems for model in system.models]
     names = names_of_seeds({system.name: system.models for system in systems})
-    return [_found(model, name, pooling, max_length) for model, name in zip(every, names)]
+    return [_found(model, name, encoding, label_names) for model, name in zip(every, names)]
 
 
-def _found(model: str, name: str, pooling: Optional[str], max_length: Optional[int]) -> SuiteModel:
-    from fastadv.data.labelled.labels import LabelMap
-    from fastadv.encoder.classifier.classification_head import HEAD_FILE
-    from fastadv.encoder.weights.source import find_file, find_model
+def _found(model: str, name: str, encoding: Encoding, label_names: Optional[Sequence[str]]) -> SuiteModel:
+    from fastadv.encoder.classifier.classification_head import HEAD_FILE, classes_of
+    from fastadv.encoder.sentence_files.read import find_file
+    from fastadv.encoder.weights.source import find_model
 
     source = find_model(model)
-    source.check_max_length(max_length)
-    found = SuiteModel(model, name, source.choose_pooling(pooling), max_length)
+    source.check_encoding(encoding)
+    prompt = source.choose_prompt(encoding.prompt, encoding.prompt_name)
+    modules = tuple(file.kind for file in source.files.modules)
+    pooling = source.choose_pooling(encoding.pooling)
+    found = SuiteModel(model, name, pooling, encoding.max_length, prompt, modules=modules)
     has_head = find_file(source.location, HEAD_FILE) is not None or any(
         architecture.endswith("ForSequenceClassification") for architecture in source.config.architectures or ()
     )
     if not has_head:
         return found
     try:
-        return replace(found, is_classifier=True, labels=tuple(LabelMap.from_config(source.config).names))
+        return replace(found, is_classifier=True, labels=classes_of(source, label_names).names)
     except UserError as error:
         return replace(found, is_classifier=True, why=str(error))
 

@@ -243,7 +243,7 @@ class StsPart(Part):
         def cosines_of(model: SuiteModel) -> dict:
             encoder = model.load()
             cache = None if self.cache_dir is None else VectorCache(self.cache_dir, encoder)
-            return sts_cosines(encoder, data.content, self.batch_size, cache, progress)
+            return sts_cosines(encoder, data.content, self.batch_size, cache, progress, "STS")
 
         measured, scores = [], {}
         by_model, wrong = attempted(models, cosines_of)

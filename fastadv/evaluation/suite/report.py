@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+from fastadv.config.commands import encoding_words
 from fastadv.evaluation.suite.schema import DIFFERENCE_COLUMNS, NUMBER_COLUMNS, Quantity, quantities_of, quantity_of
 from fastadv.evaluation.text_report.findings import sentence
 from fastadv.files.atomic_file import written_aside
@@ -95,10 +96,7 @@ def model_words(model: dict) -> str:
     """An entry of ``models`` in a line."""
     if model["why"] is not None:
         return f"{model['name']}: n/a: {model['why']}"
-    return (
-        f"{model['name']}: {model['kind']}, pools by {model['pooling']}, at most {model['max_length']} tokens, "
-        f"fingerprint {model['fingerprint'][:16]}"
-    )
+    return f"{model['name']}: {model['kind']}, {encoding_words(model)}, fingerprint {model['fingerprint'][:16]}"
 
 
 def means_in(evaluation: dict) -> List[Tuple[Quantity, List[dict]]]:

@@ -34,6 +34,7 @@ class RobustnessPart(Part):
             texts=of_encoders.held_out,
             num_sentences=of_encoders.num_sentences,
             split=of_encoders.held_out_split,
+            quoting=options.labelled.quoting,
             word_sets=options.text_settings.get("word_sets"),
             seed=options.seed,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from fastadv.config.commands import Encoding
 from fastadv.errors import UserError
 from fastadv.evaluation.model_names import plain_name
 from fastadv.evaluation.suite.kept import load_part, save_part
@@ -36,6 +37,8 @@ class Suite:
             with.
         parts: as `fastadv.evaluation.suite.choice.choose_parts` gives them.
         named: names of the parts that were asked for by name: those that cannot be run make the status 1.
+        encoding: how all encoders are opened; by default each as its own files say.
+        label_names: as `find_models` has them.
 
     Raises:
         UserError: models that are not there or are given twice, or an ``out`` that something else lies in.
@@ -45,9 +48,9 @@ class Suite:
     parts: Sequence[Part]
     out: Path
     seed: int = 0
-    pooling: Optional[str] = None
-    max_length: Optional[int] = None
     named: Tuple[str, ...] = ()
+    encoding: Encoding = Encoding()
+    label_names: Optional[Tuple[str, ...]] = None
 
     def __post_init__(self):
         _check_out(self.out)
@@ -60,7 +63,7 @@ class Suite:
 
     def found_models(self) -> List[SuiteModel]:
         """All models, without their weights."""
-        return find_models(self.systems, self.pooling, self.max_length)
+        return find_models(self.systems, self.encoding, self.label_names)
 
     def plan(self) -> Tuple[List[str], bool]:
         """A line a part: what it would measure, or why it cannot; and whether one that was named cannot."""

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from fastadv.config.commands import Encoding, encoding_words
 from fastadv.config.text_attack import ADV_STS_RECIPES, SIDES, AdvStsOptions, TextAttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.parts import part_path
@@ -94,6 +95,9 @@ class AdvStsData:
 class AdvStsRun(AdvStsOptions, ModelRun):
     """What ``fastadv evaluate adv-sts`` runs: encoders under one attack."""
 
+    prompts: Optional[Sequence[str]] = None
+    """The prompt of each model; None: as ``prompt`` and ``prompt_name`` say"""
+
     def __post_init__(self):
         super().__post_init__()
         if self.settings.recipe not in ADV_STS_RECIPES:
@@ -107,8 +111,8 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         """UserError for what can be found wrong without reading weights."""
         sources = self.check_models()
         check_settings(self.settings)
-        for source in sources:
-            source.choose_pooling(self.pooling)
+        for source, model in zip(sources, self.models, strict=True):
+            source.check_encoding(self._encoding(model))
 
     def describe(self) -> str:
         """What would be done, in a line."""
@@ -127,7 +131,8 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         runs = []
         for name, model in zip(self.names, self.models):
             encoder = self._load(model)
-            cosines[name] = clean_cosines(encoder, self.data.pairs, self.settings.batch_size, progress)
+            called = f"{model} on {self.data.source}"
+            cosines[name] = clean_cosines(encoder, self.data.pairs, self.settings.batch_size, progress, called)
             runs.append(self._attacked(name, model, encoder, self.data.scale, progress))
         if self.has_control:
             for name in self.names[1:]:
@@ -145,10 +150,16 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         banded = [AttackedModel(r.name, in_bands(r.rows, bands), {**r.facts, "labels": list(bands)}) for r in runs]
         return write_report(out, banded, self._protocol(runs))
 
+    def _encoding(self, model: str) -> Encoding:
+        prompt, prompt_name = self.prompt, self.prompt_name
+        if self.prompts is not None:
+            prompt, prompt_name = self.prompts[list(self.models).index(model)], None
+        return Encoding(pooling=self.pooling, max_length=self.max_length, prompt=prompt, prompt_name=prompt_name)
+
     def _load(self, model: str):
         from fastadv.encoder import Encoder
 
-        return Encoder.from_pretrained(model, pooling=self.pooling, max_length=self.max_length)
+        return Encoder.from_pretrained(model, **self._encoding(model).of_encoder)
 
     def _attacked(self, name: str, model: str, encoder, scale: Scale, progress: bool) -> AttackedModel:
         """All pairs by one model; those that are done are read."""
@@ -158,13 +169,14 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         own_fingerprint = model_fingerprint(encoder)
         key = ["adv-sts", ROWS_VERSION, own_fingerprint, encoder.pooling, encoder.max_length, vars(scale), self.side]
         victim = SimilarityVictim(encoder, scale, self.side, settings.batch_size, str(find_model(model).location))
-        facts: Dict[str, Any] = {"model": model, "fingerprint": own_fingerprint, "pooling": encoder.pooling}
+        facts: Dict[str, Any] = {"model": model, "fingerprint": own_fingerprint, **encoder.settings}
         pairs = list(zip(self.data.rows, self.data.pairs.first, self.data.pairs.second, self.data.pairs.scores))
 
         def attack(places: List[int]) -> Iterator[TextAttackRow]:
             with output_to(self.folder / LOG):
                 attacker = build_attacker(settings, victim)
-                facts["recipe"] = facts_of(attacker, [_asked(victim, *pair[:3]) for pair in pairs])
+                asked = [_asked(victim, *pair[:3]) for pair in pairs]
+                facts["recipe"] = facts_of(attacker, asked, settings.max_seconds)
             for place in places:
                 with output_to(self.folder / LOG):
                     row = attack_pair(attacker, victim, settings, *pairs[place])
@@ -217,9 +229,11 @@ def attack_pair(
     )
 
 
-def clean_cosines(encoder, pairs: ScoredPairs, batch_size: int, progress: bool = False) -> np.ndarray:
-    """(N,) of the pairs as given. UserError where vectors are not finite."""
-    return sts_cosines(encoder, {"pairs": pairs}, batch_size, progress=progress)["pairs"]
+def clean_cosines(
+    encoder, pairs: ScoredPairs, batch_size: int, progress: bool = False, name: Optional[str] = None
+) -> np.ndarray:
+    """(N,) of the pairs as given; ``name`` as `encode_distinct` has it. UserError where vectors are not finite."""
+    return sts_cosines(encoder, {"pairs": pairs}, batch_size, progress=progress, name=name)["pairs"]
 
 
 def matched_scale(scale: Scale, cosines: np.ndarray, wanted: np.ndarray) -> Scale:
@@ -268,7 +282,8 @@ def spearman_lines(results: dict) -> str:
             before, after = (
                 "n/a" if model[name] is None else f"{model[name]:.2f}" for name in ("spearman", "spearman_adversarial")
             )
-            lines.append(f"{model['name']}: Spearman x 100 {before}, on the attacked pairs {after}")
+            how = encoding_words(model)
+            lines.append(f"{model['name']}, {how}: Spearman x 100 {before}, on the attacked pairs {after}")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from typing import Iterator, NamedTuple, Sequence
 import numpy as np
 import torch
 
-from fastadv.config.text_attack import USED_BY, TextAttackSettings
+from fastadv.config.text_attack import PAIR_ROLES, USED_BY, TextAttackSettings
 from fastadv.data.variants.substitution import draw_seed
 from fastadv.data.variants.word_sets import WordSets
 from fastadv.errors import UserError
@@ -93,14 +93,19 @@ class LabelledText(NamedTuple):
     """as the model numbers its classes"""
 
 
-def build_attacker(settings: TextAttackSettings, victim: TextVictim) -> TextAttacker:
+def build_attacker(
+    settings: TextAttackSettings, victim: TextVictim, roles: tuple[str, str] = PAIR_ROLES
+) -> TextAttacker:
     """The attack of ``settings`` on ``victim``.
+
+    Args:
+        roles: what the two texts of a pair are to a recipe of TextAttack.
 
     Raises:
         UserError: something it needs is missing.
     """
     if settings.uses_textattack:
-        return RecipeAttack.build(settings.recipe, victim, resources_of(settings))
+        return RecipeAttack.build(settings.recipe, victim, resources_of(settings), roles)
     if settings.recipe == "negation":
         return NegationAttack(victim)
     kind = AntonymAttack if settings.recipe == "antonym" else SynonymAttack

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Iterator
 
 import numpy as np
@@ -27,7 +27,14 @@ class AttackedData(AttackedTexts):
 
     def check(self) -> None:
         """UserError where there is no such source or column; reads no text."""
-        open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+        opened = open_labelled(self.source, self.label_field, self.field, self.pair_field, self.split, **self.reading)
+        self._check_roles(len(opened.text_columns))
+
+    def _check_roles(self, num_texts: int) -> None:
+        roles = self.pair_roles
+        if roles is not None and (num_texts < 2 or roles[0] == roles[1]):
+            found = "pairs" if num_texts == 2 else "texts alone"
+            raise UserError(f"--pair_roles {' '.join(roles)}: expected two names, of pairs; {self.source} has {found}")
 
     def read(self) -> tuple[LabelledTexts, np.ndarray]:
         """The texts, and the row of each in its source, counted from 0.
@@ -35,7 +42,9 @@ class AttackedData(AttackedTexts):
         Raises:
             UserError: no such source, or a class that the data lack.
         """
-        data = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split)
+        read = read_labelled(self.source, self.label_field, self.field, self.pair_field, self.split, **self.reading)
+        self._check_roles(1 if read.second is None else 2)
+        data = read if self.pair_roles is None else replace(read, columns=self.pair_roles)
         allowed = np.arange(len(data))
         if self.labels is not None:
             ids = data.label_map.label2id

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from fastadv.errors import UserError
 from fastadv.evaluation.text.rows import ERROR, FAILED, SUCCEEDED, RowWriter, TextAttackRow
+from fastadv.files.progress import Bar
 
 
 class RowKey(NamedTuple):
@@ -49,7 +49,7 @@ def complete_rows(
         outcomes = Counter(row.outcome for row in done.values())
         # stderr as it is now: recipes write to another one.
         look = {"desc": name, "unit": "text", "disable": not progress, "file": sys.stderr, "dynamic_ncols": True}
-        bar = tqdm(total=len(keys), initial=len(keys) - len(waiting), **look)
+        bar = Bar(total=len(keys), initial=len(keys) - len(waiting), **look)
         with bar, closing(attack(waiting)) as rows:
             for row in rows:
                 writer.write(row)

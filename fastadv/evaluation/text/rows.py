@@ -160,7 +160,8 @@ def _whole(content: bytes) -> bytes:
 
 def _rows(content: bytes, path: str | Path, expected: Optional[List[str]] = None) -> List[TextAttackRow]:
     try:
-        text = content.decode("utf-8", "surrogatepass")
+        # A mark is what Excel puts there.
+        text = content.decode("utf-8-sig", "surrogatepass")
     except UnicodeDecodeError as error:
         raise UserError(f"{str(path)!r} is no UTF-8; expected the rows of an attack") from error
     csv.field_size_limit(_LARGEST_FIELD)

@@ -7,7 +7,7 @@ finds nothing to mix with. Texts that ended in an error are tried again.
 """
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from fastadv.config.text_attack import TextAttackOptions
 from fastadv.data.labelled.find import LabelledTexts
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.data.variants.text_pairs import Texts, write_pairs
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import labels_of
 from fastadv.evaluation.embeddings.parts import fingerprint, part_path
 from fastadv.evaluation.model_names import plain_name
-from fastadv.evaluation.model_run import ModelRun
+from fastadv.evaluation.model_run import ModelRun, warn_below_chance
 from fastadv.evaluation.text.attack import LabelledText, check_settings, key_of
 from fastadv.evaluation.text.attacked_data import on_data
 from fastadv.evaluation.text.control import AttackedModel, control_runs
@@ -51,7 +52,9 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         """UserError for what can be found wrong without reading weights or texts."""
         if self.pairs is not None:
             check_pairs(self.pairs)
-        check_settings(self.settings, [str(source.location) for source in self.check_models()])
+        sources = self.check_models()
+        self.check_classes(sources)
+        check_settings(self.settings, [str(source.location) for source in sources])
         self.data.check()
 
     def describe(self) -> str:
@@ -98,7 +101,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 bias = tuple(control.bias.tolist())
                 return self.attack(self.models[0], name, data, rows, bias, progress)[0]
 
-            runs += control_runs(self.names, lambda name: self._job(model_of[name]).load(), data, attack)
+            runs += control_runs(self.names, lambda name: self._loaded(self._job(model_of[name]), data), data, attack)
         for run, path in zip(runs, rows_files(out, [run.name for run in runs])):
             write_rows(path, run.rows)
         results = write_report(out, runs)
@@ -123,9 +126,12 @@ class TextAttackRun(TextAttackOptions, ModelRun):
             bias: (C,) added to the model's logits.
         """
         job = self._job(model, bias)
-        classifier = job.load()
+        classifier = self._loaded(job, data)
+        job = replace(job, label_names=classifier.label_map.names, roles=data.roles)
         names, own_fingerprint = classifier.label_map.names, fingerprint(classifier)
         parts = [data.first] if data.second is None else [data.first, data.second]
+        if bias is None:
+            say_tokens(classifier.encoder, f"{model} on {self.data.source}", data.first, data.second)
         with on_data(model, self.data.source):
             labels = labels_of(classifier, data)
         texts = [
@@ -133,6 +139,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         ]
         keys = [RowKey(text.row, *(*text.texts, None)[:2], names[text.label]) for text in texts]
         key = ["text attack", ROWS_VERSION, own_fingerprint, bias, key_of(self.settings)]
+        key += [] if data.second is None else [data.roles]
         path = part_path(self.folder / "parts", key, "csv")
         # What the recipe said of itself when the rows at ``path`` were begun; nothing before.
         facts_path = path.with_suffix(".json")
@@ -159,6 +166,8 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                     yield row
 
         made = complete_rows(path, keys, attack, name, progress)
+        if bias is None:
+            warn_below_chance(model, [row.predicted == row.label for row in made], len(names))
         facts = {
             "model": model,
             "fingerprint": own_fingerprint,
@@ -170,12 +179,20 @@ class TextAttackRun(TextAttackOptions, ModelRun):
                 "recipe": recipe,
                 "versions": versions(),
                 "data": self.data.described(data),
+                "roles": None if data.second is None else list(data.roles),
             },
         }
         return made, facts
 
     def _job(self, model: str, bias: tuple[float, ...] | None = None) -> AttackJob:
-        return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads)
+        names = self.label_names.get(model)
+        return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads, names)
+
+    def _loaded(self, job: AttackJob, data: LabelledTexts):
+        """The job's classifier, its classes called as the data call them."""
+        classifier = job.load()
+        self.call_classes(classifier, job.model, data)
+        return classifier
 
 
 def rows_files(out: Path, names: Sequence[str]) -> list[Path]:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Dict, Sequence
 
 import torch
-from tqdm.auto import tqdm
 
-from fastadv.config.text_attack import TextAttackSettings
+from fastadv.config.text_attack import PAIR_ROLES, TextAttackSettings
 from fastadv.data.variants.text_pairs import Texts
 from fastadv.errors import UserError
 from fastadv.evaluation.text.attack import LabelledText, check_settings
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED
 from fastadv.evaluation.text.workers import AttackJob, attack_here
+from fastadv.files.progress import Bar
 from fastadv.objectives.needs import EpochAttack
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ def find_texts(
     order: Sequence[int],
     seed: int,
     log: Path,
+    roles: tuple[str, str] = PAIR_ROLES,
 ) -> Dict[Texts, Texts]:
     """What the attack put in the place of those texts that it fooled the model on.
 
@@ -62,6 +63,7 @@ def find_texts(
         labels: the names of the texts' classes.
         order: in which texts are attacked; a text that occurs twice is attacked once.
         log: what the recipe prints goes to its end.
+        roles: of the two texts of a pair (`fastadv.evaluation.recipes.recipe_attack.RecipeAttack`).
 
     Raises:
         UserError: the attack cannot be built, or every text that it tried ended in an error.
@@ -71,10 +73,10 @@ def find_texts(
     first = {}
     for row in map(int, order):
         first.setdefault(tuple(texts[row]), LabelledText(row, tuple(texts[row]), numbers[labels[row]]))
-    job = AttackJob("", settings_of(plan, seed), log, num_threads=torch.get_num_threads())
+    job = AttackJob("", settings_of(plan, seed), log, num_threads=torch.get_num_threads(), roles=roles)
     found: Dict[Texts, Texts] = {}
     num_tried = num_errors = 0
-    bar = tqdm(total=num_wanted, desc=plan.recipe, unit="text", file=sys.stderr, disable=None, leave=False)
+    bar = Bar(total=num_wanted, desc=plan.recipe, unit="text", file=sys.stderr, leave=False)
     with bar, closing(attack_here(job, list(first.values()), model)) as rows:
         for row in rows:
             num_tried += 1

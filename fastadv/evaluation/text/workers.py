@@ -18,7 +18,7 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from fastadv.config.text_attack import TextAttackSettings
+from fastadv.config.text_attack import PAIR_ROLES, TextAttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.text.attack import (
@@ -48,12 +48,16 @@ class AttackJob:
     bias: Optional[Tuple[float, ...]] = None
     num_threads: int = 1
     """of every process; the sums of another number may round otherwise"""
+    label_names: Optional[Tuple[str, ...]] = None
+    """of the classes in their order; None: as the model says"""
+    roles: Tuple[str, str] = PAIR_ROLES
+    """of the two texts of a pair (`fastadv.evaluation.recipes.recipe_attack.RecipeAttack`)"""
 
     def load(self):
         """The classifier. UserError where there is none."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        return Classifier.from_pretrained(self.model, max_length=self.max_length)
+        return Classifier.from_pretrained(self.model, max_length=self.max_length, label_names=self.label_names)
 
 
 def attack_here(
@@ -71,7 +75,7 @@ def attack_here(
         with output_to(job.log):
             attacker, victim = _build(job, classifier)
             if facts is not None and not facts:
-                facts.update(facts_of(attacker, texts))
+                facts.update(facts_of(attacker, texts, job.settings.max_seconds))
         for text in texts:
             with output_to(job.log):
                 row = attack_text(attacker, victim, job.settings, text)
@@ -134,19 +138,19 @@ def _rows_of_suspects(
             yield from attack_in_processes(job, [text], names, 1)
 
 
-def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText]) -> dict:
-    """What the recipe says of itself."""
+def facts_of(attacker: TextAttacker, texts: Sequence[LabelledText], max_seconds: Optional[float] = None) -> dict:
+    """What the recipe says of itself, counted for at most ``max_seconds``."""
     if isinstance(attacker, RecipeAttack):
         with generators_aside():
             seed_by(0, ())
-            return attacker.facts([text.texts for text in texts])
+            return attacker.facts([text.texts for text in texts], max_seconds)
     return {"name": type(attacker).__name__}
 
 
 def _build(job: AttackJob, classifier=None) -> Tuple[TextAttacker, TextVictim]:
     classifier = job.load() if classifier is None else classifier
     victim = TextVictim(classifier, job.settings.batch_size, job.bias, model_folder=job.model)
-    return build_attacker(job.settings, victim), victim
+    return build_attacker(job.settings, victim, job.roles), victim
 
 
 # What a process that attacks holds; a pool's tasks reach it by no other way.
@@ -186,7 +190,7 @@ def _attack(text: LabelledText) -> TextAttackRow:
 
 
 def _facts(texts: Sequence[LabelledText]) -> dict:
-    return facts_of(_attacker(), texts)
+    return facts_of(_attacker(), texts, _here["job"].settings.max_seconds)
 
 
 @contextmanager

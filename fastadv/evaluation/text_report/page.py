@@ -4,6 +4,7 @@ import base64
 from html import escape
 from typing import Any, Dict, List, Optional, Sequence
 
+from fastadv.config.commands import encoding_words
 from fastadv.evaluation.text.control import AttackedModel
 from fastadv.evaluation.text.rows import ERROR, SUCCEEDED, TextAttackRow
 from fastadv.evaluation.text_report.findings import sentence
@@ -119,6 +120,9 @@ def _protocol(results: dict) -> str:
     for model in results["models"]:
         if model.get("control"):
             entries[model["name"]] = model["control"]
+        elif "pooling" in model:
+            # An encoder; a classifier has no choice.
+            entries[model["name"]] = encoding_words(model)
     lines = "".join(f"<dt>{shown(str(name))}</dt><dd>{shown(_words(value))}</dd>" for name, value in entries.items())
     return f"<h2>How</h2>\n<dl>{lines}</dl>\n"
 

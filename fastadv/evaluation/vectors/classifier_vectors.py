@@ -4,9 +4,9 @@ from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from fastadv.errors import UserError
+from fastadv.files.progress import Bar
 
 
 class Classified(NamedTuple):
@@ -44,7 +44,7 @@ def classified(
     encoder = classifier.encoder
     vectors = np.empty((len(first), encoder.hidden_size))
     logits = np.empty((len(first), len(classifier.label_map)))
-    with tqdm(total=len(first), unit="text", desc=name, disable=not progress) as bar:
+    with Bar(total=len(first), unit="text", desc=name, disable=not progress) as bar:
         for rows, batch in encoder.batches_of(first, second, batch_size):
             pooled = encoder.encode(encoder.embed(batch, dropout=False), batch, dropout=False)
             vectors[rows] = pooled.double().cpu().numpy()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
-from tqdm import tqdm
 
+from fastadv.config.commands import encoding_words
 from fastadv.errors import UserError
 from fastadv.evaluation.before_after.batches import dropout_distances
 from fastadv.evaluation.before_after.held_out import MIN_SENTENCES, draw_distinct
@@ -33,6 +33,7 @@ from fastadv.evaluation.vectors.scored_pairs import read_sts_benchmark
 from fastadv.evaluation.vectors.vector_cache import encode_distinct, model_fingerprint
 from fastadv.files.csv_file import write_csv
 from fastadv.files.json_file import write_json
+from fastadv.files.progress import Bar
 from fastadv.pages.text_table import aligned, interval_cell
 
 QUANTITIES = {
@@ -65,12 +66,15 @@ Draws = Dict[str, Tuple[float, np.ndarray]]
 """quantity -> its value, and its values over resamples"""
 
 
-def find_geometry_data(data: str, field: str = "text", split: Optional[str] = None) -> GeometryData:
+def find_geometry_data(
+    data: str, field: str = "text", split: Optional[str] = None, quoting: str = "auto"
+) -> GeometryData:
     """The sentences of a split of STS-B, where ``data`` is SentEval's folder, with its pairs scored above 4; else all
     sentences that ``data`` names (`fastadv.data.sources.find`), without pairs.
 
     Args:
         split: of STS-B by default test; of a dataset by default train.
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
 
     Raises:
         UserError: nothing there, a split that does not exist, a row that is not right, or no pair above 4.
@@ -79,9 +83,8 @@ def find_geometry_data(data: str, field: str = "text", split: Optional[str] = No
 
     folder = Path(data).expanduser()
     if not (folder / "STS").is_dir():
-        return GeometryData(
-            data, list(iterate_sentences(str(folder) if folder.exists() else data, field, split or "train"))
-        )
+        source = str(folder) if folder.exists() else data
+        return GeometryData(data, list(iterate_sentences(source, field, split or "train", quoting=quoting)))
     split = split or "test"
     if split not in _STS_SPLITS:
         raise UserError(f"--split {split!r}: STS-B has {', '.join(_STS_SPLITS)}")
@@ -132,7 +135,7 @@ def measure_geometry(
     """
     sentences: List[str] = []
     rows, warnings, first, failure = [], [], None, None
-    for name, load in tqdm(models.items(), desc="models", disable=not progress or len(models) < 2):
+    for name, load in Bar(models.items(), desc="models", disable=not progress or len(models) < 2):
         try:
             encoder = load()
             if not rows:
@@ -143,7 +146,9 @@ def measure_geometry(
                         f"{MIN_SENTENCES} are needed"
                     )
             try:
-                vectors = encode_distinct(encoder, sentences, batch_size, progress=progress)
+                vectors = encode_distinct(
+                    encoder, sentences, batch_size, progress=progress, name=f"{name} on {data.name}"
+                )
                 distances = _distances(encoder, data, sentences, batch_size, seed, progress)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error
@@ -164,8 +169,7 @@ def measure_geometry(
             {
                 "model": name,
                 "fingerprint": model_fingerprint(encoder),
-                "pooling": encoder.pooling,
-                "max_length": encoder.max_length,
+                **encoder.settings,
                 "hidden_size": vectors.shape[1],
                 "quantities": {key: _quantity(key, draws, first) for key in QUANTITIES if key in draws},
                 "spectrum": (singular_values(vectors) / np.sqrt(len(vectors))).tolist(),
@@ -200,7 +204,8 @@ def geometry_table(record: dict) -> str:
     if "pairs" in positives:
         positives = f"{record['num_positives']} {positives}"
     title = f"{record['num_sentences']} sentences of {record['data']}; positives: {positives}; 95 % intervals"
-    return f"{title}\n{aligned(cells)}"
+    models = [f"{row['model']}: {encoding_words(row)}" for row in record["models"]]
+    return "\n".join([title, aligned(cells), *models])
 
 
 def write_geometry(record: dict, folder: Path) -> None:

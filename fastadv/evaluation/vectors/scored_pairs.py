@@ -25,6 +25,10 @@ _SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK
 _TYPES = "sentence1 and sentence2 are text, score a number"
 
 
+class NotThere(UserError):
+    """A set of which the folder has no file."""
+
+
 @dataclass
 class ScoredPairs:
     """``first[i]`` and ``second[i]`` are as similar as ``scores[i]`` says; all three of one length."""
@@ -54,7 +58,7 @@ def read_sts_year(folder: str | Path, year: str) -> ScoredPairs:
     # SemEval 2013's SMT file is not free, so SentEval and every paper after it go without.
     inputs = [path for path in inputs if not (year == "STS13" and path.name == "STS.input.SMT.txt")]
     if not inputs:
-        raise UserError(f"{year} is not there: no STS.input.*.txt in {year_folder} (SentEval layout expected)")
+        raise NotThere(f"{year} is not there: no STS.input.*.txt in {year_folder} (SentEval layout expected)")
     pairs = ScoredPairs()
     for path in inputs:
         _append_sts_file(pairs, path, path.with_name(path.name.replace("STS.input.", "STS.gs.", 1)))
@@ -84,12 +88,13 @@ def read_sick(folder: str | Path, split: str) -> ScoredPairs:
     return _not_empty(pairs, path)
 
 
-def read_scored_pairs(path: str | Path) -> ScoredPairs:
+def read_scored_pairs(path: str | Path, quoting: str = "auto") -> ScoredPairs:
     """A user's file of scored pairs, any scale of scores.
 
     Args:
         path: ``.csv``, ``.tsv`` or ``.jsonl``, plain or ``.gz``, or ``.parquet``, with columns (or fields)
             ``sentence1``, ``sentence2`` and ``score`` in any order and beside any others. Empty lines are passed over.
+        quoting: of a table, see `fastadv.data.sources.tables.is_quoted`.
     """
     path, pairs = Path(path), ScoredPairs()
     if not is_named_readable(path) or kind_of(path) == ".txt":
@@ -97,9 +102,12 @@ def read_scored_pairs(path: str | Path) -> ScoredPairs:
             f"{path} is no file of scored pairs: expected the name of a .csv, .tsv or .jsonl file, plain or .gz, "
             "or of a .parquet file"
         )
-    records = placed_records(path, COLUMNS, FirstFault(path, _TYPES), MAX_BYTES_PER_LINE, numbers=("score",))
+    report = FirstFault(path, _TYPES)
+    records = placed_records(path, COLUMNS, report, MAX_BYTES_PER_LINE, ("score",), quoting)
     for (first, second, score), where in records:
+        report.num_sentences += 1
         pairs.append(first, second, _score(score, f"{path.with_name(where)}, column score"))
+    report.say("read", str(path))
     return _not_empty(pairs, path)
 
 
@@ -117,7 +125,7 @@ def _append_sts_file(pairs: ScoredPairs, input_path: Path, score_path: Path) -> 
 def _rows(path: Path, what: str) -> Iterator[Tuple[str, str]]:
     """Every line, blank ones too, with its place."""
     if not path.is_file():
-        raise UserError(f"{what} is not there: no file {path}")
+        raise NotThere(f"{what} is not there: no file {path}")
     lines = iterate_lines(path, FirstFault(path, _TYPES), keeps_blank=True)
     return ((line, str(path.with_name(where))) for line, where in lines)
 

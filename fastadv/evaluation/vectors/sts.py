@@ -14,8 +14,8 @@ from fastadv.errors import UserError
 from fastadv.evaluation.vectors.geometry import unit_rows
 from fastadv.evaluation.vectors.scored_pairs import (
     STS_YEARS,
+    NotThere,
     ScoredPairs,
-    read_scored_pairs,
     read_sick,
     read_sts_benchmark,
     read_sts_year,
@@ -52,24 +52,19 @@ def evaluate_sts(
     """
     pairs = read_sts_sets(folder, sets)
     cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
-    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress)
+    cosines = sts_cosines(encoder, pairs, batch_size, cache, progress, "STS")
     scores = {name: spearman_of(cosine, pairs[name].scores) for name, cosine in cosines.items()}
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
 
-def sts_dev(encoder, folder: str | Path, batch_size: int = 64) -> float:
-    """Spearman × 100 on STS-B dev, the score that chooses weights."""
-    return _spearman(encoder, read_sts_benchmark(_existing(folder), "dev"), batch_size)
+def pairs_spearman(encoder, pairs: ScoredPairs, batch_size: int = 64, name: Optional[str] = None) -> float:
+    """Spearman × 100 on scored pairs; STS-B dev is what chooses weights.
 
-
-def scored_pairs_spearman(encoder, file: str | Path, batch_size: int = 64) -> float:
-    """Spearman × 100 on a user's own scored pairs (see
-    :func:`fastadv.evaluation.vectors.scored_pairs.read_scored_pairs`)."""
-    return _spearman(encoder, read_scored_pairs(file), batch_size)
-
-
-def _spearman(encoder, pairs: ScoredPairs, batch_size: int) -> float:
-    return spearman_of(sts_cosines(encoder, {"pairs": pairs}, batch_size)["pairs"], pairs.scores)
+    Args:
+        name: as `encode_distinct` has it.
+    """
+    cosines = sts_cosines(encoder, {"pairs": pairs}, batch_size, name=name)
+    return spearman_of(cosines["pairs"], pairs.scores)
 
 
 def sts_cosines(
@@ -78,18 +73,22 @@ def sts_cosines(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
+    name: Optional[str] = None,
 ) -> Dict[str, np.ndarray]:
     """name → the cosines (N,) of its pairs in float64. UserError where vectors are not finite.
 
     Each distinct sentence is encoded once: a third of the seven sets' sentences are repeats.
+
+    Args:
+        name: as `encode_distinct` has it.
     """
     texts = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.first, *pairs.second)))
-    unit = unit_rows(encode_distinct(encoder, texts, batch_size, cache, progress, "STS encode").astype(np.float64))
+    unit = unit_rows(encode_distinct(encoder, texts, batch_size, cache, progress, name).astype(np.float64))
     row_of = {text: row for row, text in enumerate(texts)}
     found = {}
-    for name, pairs in sets.items():
+    for of_set, pairs in sets.items():
         first, second = (unit[[row_of[text] for text in side]] for side in (pairs.first, pairs.second))
-        found[name] = np.einsum("nd,nd->n", first, second)
+        found[of_set] = np.einsum("nd,nd->n", first, second)
     return found
 
 
@@ -100,8 +99,24 @@ def read_sts_sets(folder: str | Path, sets: Optional[Sequence[str]] = None) -> D
     unknown = [name for name in names if name not in STS_SETS]
     if unknown or not names:
         raise UserError(f"unknown STS set {unknown[0] if unknown else ''!r}; the sets are {', '.join(STS_SETS)}")
+    found: Dict[str, ScoredPairs] = {}
+    faults: Dict[str, UserError] = {}
+    for name in names:
+        try:
+            found[name] = _read_set(folder, name)
+        except NotThere as error:
+            faults[name] = error
+    if faults:
+        first, *others = faults.values()
+        also = f" (nor {'are' if len(others) > 1 else 'is'} {', '.join(list(faults)[1:])})" if others else ""
+        allowed = f"; --sets {' '.join(found)} measures those that are" if found else ""
+        raise UserError(f"{first}{also}{allowed}")
+    return found
+
+
+def _read_set(folder: Path, name: str) -> ScoredPairs:
     readers = {"STS-B": read_sts_benchmark, "SICK-R": read_sick}
-    return {name: readers[name](folder, "test") if name in readers else read_sts_year(folder, name) for name in names}
+    return readers[name](folder, "test") if name in readers else read_sts_year(folder, name)
 
 
 def sts_table(scores: Dict[str, float]) -> str:

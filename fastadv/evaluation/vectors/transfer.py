@@ -25,7 +25,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
-from tqdm import tqdm
 
 from fastadv.errors import UserError
 from fastadv.evaluation.intervals import CONFIDENCE
@@ -40,6 +39,7 @@ from fastadv.evaluation.vectors.transfer_sets import (
 from fastadv.evaluation.vectors.vector_cache import VectorCache, encode_distinct, writing_to_cache
 from fastadv.files.hashes import digest_of
 from fastadv.files.json_file import read_json, write_json
+from fastadv.files.progress import Bar
 from fastadv.pages.text_table import score_lines
 
 logger = logging.getLogger("fastadv")
@@ -115,7 +115,7 @@ def transfer_results(
         UserError: an unknown set, no such folder, or a ``cache_dir`` that cannot be written to.
     """
     names, folder = check_set_names(sets), check_senteval_folder(folder)
-    cache = None if cache_dir is None else VectorCache(cache_dir, encoder)
+    cache = None if cache_dir is None else VectorCache(cache_dir, encoder, is_finished=False)
     results = {}
     for name in names:
         try:
@@ -179,13 +179,13 @@ def _scored(
     started = time.perf_counter()
     try:
         _check_classes(data)
-        vectors = encode_distinct(encoder, data.distinct_texts, batch_size, cache, progress, f"{data.name} encode")
+        vectors = encode_distinct(encoder, data.distinct_texts, batch_size, cache, progress, data.name, False)
         splits = data.with_vectors(vectors)
         if not np.ptp(splits["train"][0], axis=0).any():
             raise UserError("every training row has the same vector, there is nothing to tell classes apart by")
     except UserError as error:
         return TransferResult(why=f"{data.name}: {error}")
-    with tqdm(total=_num_fits(data), unit="fit", desc=f"{data.name} fit", disable=not progress) as bar:
+    with Bar(total=_num_fits(data), unit="fit", desc=f"{data.name} fit", disable=not progress) as bar:
         result = _score(data, splits, seed, bar, started)
     if path is not None:
         with writing_to_cache(cache.folder):
@@ -236,7 +236,7 @@ def is_equivalent(data: TransferSet) -> np.ndarray:
     return data.labels["test"] == data.class_names.index("equivalent")
 
 
-def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: tqdm, started: float) -> TransferResult:
+def _score(data: TransferSet, splits: Dict[str, Split], seed: int, bar: Bar, started: float) -> TransferResult:
     fitter = _Fitter(bar.update)
     folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=seed)
     x, y = splits["train"]

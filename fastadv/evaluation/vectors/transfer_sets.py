@@ -6,7 +6,7 @@ from typing import Dict, List, Tuple
 
 import numpy as np
 
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
 from fastadv.data.sources.senteval_sets import LAYOUTS, SentEvalSet
 from fastadv.errors import UserError
 

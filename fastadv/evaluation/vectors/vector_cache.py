@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
+from fastadv.data.tokenize_texts import say_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
 from fastadv.files.hashes import digest_of
+from fastadv.files.progress import Bar
 
 logger = logging.getLogger("fastadv")
 
@@ -32,12 +33,19 @@ _NOT_CONTENT = ("_name_or_path", "transformers_version", "_attn_implementation",
 
 
 def model_fingerprint(encoder) -> str:
-    """Equal for encoders with equal weights (bit for bit, in one dtype), configuration and tokenizer."""
+    """Equal for encoders with equal weights (bit for bit, in one dtype), configuration, tokenizer, prompt and modules
+    after the pooling."""
     import torch
 
     config = {key: value for key, value in encoder.hf.config.to_dict().items() if key not in _NOT_CONTENT}
-    digest = hashlib.blake2b(digest_of([config, encoder.tokenizer_fingerprint]).encode(), digest_size=16)
-    for name, tensor in sorted(encoder.hf.state_dict().items()):
+    facts, state = [config, encoder.tokenizer_fingerprint], dict(encoder.hf.state_dict())
+    files = encoder.files
+    if encoder.after.files or files.truncate_dim or not files.pools_prompt:
+        modules = [[file.kind, dict(file.config)] for file in encoder.after.files]
+        facts.append([modules, files.truncate_dim, files.pools_prompt])
+        state |= {f"after.{name}": tensor for name, tensor in encoder.after.state_dict().items()}
+    digest = hashlib.blake2b(digest_of(facts).encode(), digest_size=16)
+    for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -49,17 +57,19 @@ class VectorCache:
     Args:
         folder: made where it is not there; the files ``vectors-*.npz`` in it may be deleted at any time.
         encoder: a `fastadv.Encoder`; its weights are hashed here, once.
+        is_finished: False keeps h in place of the vectors (`fastadv.Encoder.finish`).
 
     Raises:
         UserError: no files can be made in ``folder``.
     """
 
-    def __init__(self, folder: str | os.PathLike, encoder):
+    def __init__(self, folder: str | os.PathLike, encoder, is_finished: bool = True):
         self.folder = checked_cache_folder(folder)
-        self.encoder = encoder
+        self.encoder, self.is_finished = encoder, is_finished
         self.encoder_key = [_VERSION, model_fingerprint(encoder), encoder.pooling, encoder.max_length]
+        self.encoder_key += [] if is_finished else ["h"]
 
-    def encode(self, texts: Sequence[str], batch_size: int = 64, bar: Optional[tqdm] = None) -> np.ndarray:
+    def encode(self, texts: Sequence[str], batch_size: int = 64, bar: Optional[Bar] = None) -> np.ndarray:
         """Vectors (num_texts, D) in float32 as ``encode_texts`` gives them, read where an earlier run left them.
 
         Args:
@@ -68,12 +78,13 @@ class VectorCache:
         chunks = [texts[at : at + CHUNK_SIZE] for at in range(0, len(texts), CHUNK_SIZE)]
         return np.concatenate([self._chunk(list(chunk), batch_size, bar) for chunk in chunks])
 
-    def _chunk(self, texts: List[str], batch_size: int, bar: Optional[tqdm]) -> np.ndarray:
+    def _chunk(self, texts: List[str], batch_size: int, bar: Optional[Bar]) -> np.ndarray:
         path = self.folder / f"vectors-{digest_of([self.encoder_key, texts])}.npz"
         vectors = self._kept(path, len(texts))
         if vectors is None:
+            options = {} if self.is_finished else options_of_h(self.encoder)
             vectors = self.encoder.encode_texts(
-                texts, batch_size=batch_size, on_batch=None if bar is None else bar.update
+                texts, batch_size=batch_size, on_batch=None if bar is None else bar.update, **options
             )
             # Not compressed, but zip keeps a checksum of what it holds.
             with writing_to_cache(self.folder), written_aside(path) as aside, aside.open("wb") as file:
@@ -88,12 +99,18 @@ class VectorCache:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 vectors = arrays["vectors"]
-            if vectors.shape != (num_texts, self.encoder.hidden_size) or vectors.dtype != np.float32:
+            size = self.encoder.vector_size if self.is_finished else self.encoder.pooled_size
+            if vectors.shape != (num_texts, size) or vectors.dtype != np.float32:
                 raise ValueError(f"it holds {vectors.dtype} of shape {vectors.shape}")
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             logger.warning("%s is damaged (%s); encoding again", path, str(error).split("\n")[0])
             return None
         return vectors
+
+
+def options_of_h(encoder) -> dict:
+    """The arguments with which ``encode_texts`` gives h; none where the encoder, one of another's, knows no other."""
+    return {"is_finished": False} if hasattr(encoder, "finish") else {}
 
 
 def encode_distinct(
@@ -102,22 +119,28 @@ def encode_distinct(
     batch_size: int = 64,
     cache: Optional[VectorCache] = None,
     progress: bool = False,
-    name: str = "encode",
+    name: Optional[str] = None,
+    is_finished: bool = True,
 ) -> np.ndarray:
     """Vectors (num_texts, D) of texts that differ.
 
     Args:
-        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``.
+        encoder: anything with ``encode_texts(texts, batch_size, progress) -> (num_texts, D)``. Of one that has
+            ``tokenize`` it is logged how many texts are cut.
         cache: that of this encoder; None: all are encoded.
-        name: what stands before the bar.
+        name: what the texts are called; None: that they are cut is not logged.
+        is_finished: False gives h in place of the vectors, of a `fastadv.Encoder` and of a cache made for h.
 
     Raises:
         UserError: vectors that are not finite.
     """
+    if name is not None:
+        say_tokens(encoder, name, texts)
     if cache is None:
-        vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress))
+        options = {} if is_finished else options_of_h(encoder)
+        vectors = np.asarray(encoder.encode_texts(list(texts), batch_size=batch_size, progress=progress, **options))
     else:
-        with tqdm(total=len(texts), unit="text", desc=name, disable=not progress) as bar:
+        with Bar(total=len(texts), unit="text", desc=f"{name or 'texts'} encode", disable=not progress) as bar:
             vectors = cache.encode(texts, batch_size, bar)
     num_broken = int((~np.isfinite(vectors).all(axis=1)).sum())
     if num_broken:

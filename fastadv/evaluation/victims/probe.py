@@ -44,7 +44,8 @@ def probe_victim(encoder, data: LabelledTexts, batch_size: int = 64) -> Classifi
     if len(present) < 2:
         only = ", ".join(repr(data.label_map.names[label]) for label in present.tolist()) or "there is none"
         raise UserError(f"the labelled data have one class alone ({only}); a probe needs two")
-    vectors = encode_distinct(encoder, data.first, batch_size).astype(np.float64)
+    # What a head reads: before a Normalize at the end.
+    vectors = encode_distinct(encoder, data.first, batch_size, is_finished=False).astype(np.float64)
     mean, scale = vectors.mean(axis=0), vectors.std(axis=0)
     if not scale.any():
         raise UserError("the encoder gives every text the same vector; there is nothing to tell classes apart by")

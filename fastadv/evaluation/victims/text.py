@@ -156,7 +156,7 @@ class TextVictim(TimedVictim):
             raise UserError("texts and pairs of texts were asked for at once; expected one or the other")
         if pairs:
             return self.model.encoder.tokenize_pairs(*zip(*pairs))
-        return tokenize(self.tokenizer, self.max_length, texts)
+        return tokenize(self.tokenizer, self.max_length, texts, prompt=self.model.encoder.prompt)
 
     def _pack(self, tokens, special, types) -> PackedBatch:
         encoder = self.model.encoder

@@ -72,7 +72,10 @@ def check_victim(name: str, tokenizer, max_length: int, names: Optional[Sequence
         raise UserError(
             f"{KEY} = {name}: it has {source.num_positions} positions, fewer than encoder.max_length = {max_length}"
         )
-    found = LabelMap.from_config(source.config).names
+    try:
+        found = LabelMap.from_config(source.config).names
+    except UserError as error:
+        raise UserError(f"{KEY} = {name}: {error}") from error
     if names is not None and sorted(found) != sorted(names):
         raise UserError(f"{KEY} = {name}: its classes are {listed(found)}; expected those of the data, {listed(names)}")
     return source

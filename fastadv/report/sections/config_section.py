@@ -26,6 +26,7 @@ _SUMMARY = (
     ("encoder", ("encoder", "model")),
     ("pooling", ("encoder", "pooling")),
     ("tokens a sentence, at most", ("encoder", "max_length")),
+    ("prompt", ("encoder", "prompt")),
     ("training sentences", ("data", "train")),
     ("sentences a step", ("train", "batch_size")),
     ("learning rate", ("optimizer", "lr")),

@@ -6,7 +6,7 @@ import pytest
 from fastadv.data.labelled.find import open_labelled, read_labelled
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.sources.known_datasets import KNOWN, known_dataset
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
 from fastadv.errors import UserError
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -77,7 +77,8 @@ def test_known_names_bring_columns_classes_and_splits(tmp_path):
     rows, report = rows_of(save(tmp_path / "snli", pairs, NLI, split="validation"), split="dev")
     assert rows == [(("a", "d"), "contradiction"), (("c", "f"), "entailment")]
     assert (
-        report.num_unlabelled == 1 and "1 without a label, skipped (first: snli[validation] row 1)" in report.summary()
+        report.num_unlabelled == 1
+        and "1 rows of labels that are left out (first: snli[validation] row 1)" in report.summary()
     )
     # Plain numbers stand for the same classes.
     del pairs["label"]

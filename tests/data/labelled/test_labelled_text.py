@@ -90,7 +90,7 @@ def test_rows_are_those_of_tokenised_text_with_classes(build, source, tmp_path):
 
 def test_a_second_build_reuses_the_file_with_its_labels(build, caplog):
     first, again = build(), Letters()
-    with caplog.at_level(logging.INFO, logger="fastadv.data.text"):
+    with caplog.at_level(logging.INFO, logger="fastadv.data"):
         second = build(again)
     assert again.num_calls == 0 and "reusing" in caplog.text
     assert second.path == first.path and second.label_map == first.label_map

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from fastadv.data.sources.find import open_source
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastadv.data.sources.find import open_source
-from fastadv.data.sources.lines import LineReport
+from fastadv.data.sources.line_report import LineReport
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
 
@@ -56,7 +56,81 @@ def test_the_csv_modules_rules(tmp_path, data, expected):
 
 def test_tabs_separate_the_cells_of_a_tsv(tmp_path):
     data = b'id\ttext\n1\tone, two\n2\t"three\tfour"\n'
-    assert read_bytes(tmp_path, data, name="a.tsv")[0] == ["one, two", "three\tfour"]
+    sentences, report = read_bytes(tmp_path, data, name="a.tsv", quoting="double")
+    assert sentences == ["one, two", "three\tfour"] and not report.num_quoted
+    sentences, report = read_bytes(tmp_path, data, name="a.tsv")
+    assert sentences == ["one, two"] and report.num_ragged == 1
+
+
+def test_a_quote_is_a_letter_in_a_tsv(tmp_path):
+    """As GLUE's files have it, where a cell may begin with a quote that no other one closes."""
+    data = b'sentence\tlabel\n"so begins\t1\nb\t0\rc\t1\n"whole"\t1\nends" here\t0\n"\t1\n'
+    sentences, report = read_bytes(tmp_path, data, name="a.tsv", field="sentence")
+    assert sentences == ['"so begins', '"whole"', 'ends" here', '"']
+    # A lone carriage return is no more a line's end than in a .txt.
+    assert (report.num_lines, report.num_ragged, report.num_spanning) == (5, 1, 0)
+    assert (report.num_quoted, report.first["quoted"]) == (1, "a.tsv row 4")
+    assert "1 rows with cells in quotes, kept with them (first: a.tsv row 4)" in report.summary()
+    swallowed, report = read_bytes(tmp_path, data, name="a.tsv", field="sentence", quoting="double")
+    assert swallowed == [] or len(swallowed) < 4
+    assert report.num_spanning == 1 and report.num_spanned_lines > 1
+    assert (report.num_bad_csv, report.num_ragged) != (0, 0)
+
+
+def test_rows_over_several_lines_are_counted(tmp_path):
+    """A quote that is closed rows later swallows what lies between: such a row is right, but it is said."""
+    data = b'text,label\n"one,1\ntwo,2\nthree"\nfour,4\n"five\nsix",5\nseven,7\n'
+    sentences, report = read_bytes(tmp_path, data)
+    assert sentences == ["four", "five\nsix", "seven"]
+    assert (report.num_spanning, report.num_spanned_lines, report.first["spanning"]) == (2, 5, "a.csv row 2")
+    assert "2 rows over several lines, 5 lines (first: a.csv row 2)" in report.summary()
+    assert_everything_is_counted(report)
+    alone, report = read_bytes(tmp_path, data, quoting="none")
+    assert alone == ['"one', "two", "four", 'six"', "seven"] and not report.num_spanning
+
+
+@pytest.mark.parametrize(
+    "row", [b'"He said \\"hi\\" to me",1', b'"one" two,1', b'"one"two",1'], ids=["backslashes", "after", "inside"]
+)
+def test_what_follows_a_closing_quote_is_no_cell(tmp_path, row):
+    """The csv module joins the pieces, unless told otherwise: a text that nobody wrote."""
+    sentences, report = read_bytes(tmp_path, b"text,label\n" + row + b"\nfine,0\n")
+    assert sentences == ["fine"]
+    assert (report.num_bad_csv, report.first["bad_csv"]) == (1, "a.csv row 2")
+
+
+@pytest.mark.parametrize("name, quoting", [("a.csv", "none"), ("a.tsv", "auto")])
+def test_unquoted_rows_have_the_same_faults(tmp_path, name, quoting):
+    rows = [b"id,text", b"1,one", b"2, ", b"3", b"4,four,4", b"", b"5,caf\xc3\xa9 \xff", b"7," + b"x" * 99, b"8,two\r"]
+    data = b"\n".join(rows).replace(b",", b"\t" if name == "a.tsv" else b",") + b"\n"
+    sentences, report = read_bytes(tmp_path, data, name=name, max_bytes_per_line=50, quoting=quoting)
+    assert sentences == ["one", "café \ufffd", "two"]
+    assert {kind: place.removeprefix(name) for kind, place in report.first.items()} == {
+        "blank": " row 3, column text",
+        "ragged": " row 4, 1 cells for 2 columns",
+        "undecodable": " row 7",
+        "too_long": " row 8",
+    }
+    assert_everything_is_counted(report)
+
+
+def test_names_in_quotes_lead_to_quoting(tmp_path):
+    (tmp_path / "a.tsv").write_text('"text"\t"label"\n"one"\t1\n')
+    with pytest.raises(UserError, match="no column 'text'.*names in quotes are read with data.quoting = double"):
+        open_source(tmp_path / "a.tsv")
+    assert read(tmp_path / "a.tsv", quoting="double")[0] == ["one"]
+
+
+def test_quoting_is_part_of_what_the_text_is(tmp_path):
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"one"\t1\n')
+    plain, auto, quoted = (open_source(tmp_path / "a.tsv", quoting=quoting) for quoting in ("none", "auto", "double"))
+    assert plain.identity() == auto.identity() != quoted.identity()
+
+
+@pytest.mark.parametrize("text", ["NA", "null", "None", "nan", "N/A", "#N/A", "-", "1", "1.0", "true", "\\N"])
+def test_no_text_stands_for_a_missing_one(tmp_path, text):
+    for name in ("a.csv", "a.tsv"):
+        assert read_bytes(tmp_path, f"text\n{text}\n".encode(), name=name)[0] == [text]
 
 
 cells = st.text(st.sampled_from('ab ,"\n\r\té\u2028'), min_size=1, max_size=6).filter(lambda text: text.strip())
@@ -68,7 +142,7 @@ def test_what_the_csv_module_writes_comes_back(tmp_path_factory, rows, kind):
     path = tmp_path_factory.getbasetemp() / f"written.{kind}"
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, csv.excel if kind == "csv" else csv.excel_tab).writerows([("other", "text"), *rows])
-    sentences, report = read(path)
+    sentences, report = read(path, quoting="double")
     assert sentences == [text for _, text in rows]
     assert report.num_lines == len(rows)
 

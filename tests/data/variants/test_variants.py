@@ -1,5 +1,6 @@
 """Other texts of training texts: which they are, in which batches, and what is refused."""
 
+import csv
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,6 +112,23 @@ def test_any_text_survives_the_file(tmp_path, text):
     write_pairs(tmp_path / "pairs.csv", pairs, dict.fromkeys(pairs, "b"))
     header = (tmp_path / "pairs.csv").read_bytes().partition(b"\n")[0].decode()
     assert header == ",".join(f'"{name}"' for name in PAIR_COLUMNS)
+    expected = {tuple(map(as_read, texts)): tuple(map(as_read, found)) for texts, found in pairs.items()}
+    assert read_pairs(tmp_path / "pairs.csv") == expected
+
+
+def as_read(text):
+    """As every reader has half a surrogate pair, so that a text is the one that was read before."""
+    return text.replace("\ud83d", "\ufffd")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_pairs_are_read_as_any_table_is(tmp_path, encoding):
+    pairs = {("a" * 300_000,): ("é" * 400_000,), ("b", "c"): ("d", "c")}
+    write_pairs(tmp_path / "pairs.csv", pairs, dict.fromkeys(pairs, "x"))
+    content = (tmp_path / "pairs.csv").read_text(encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text(content, encoding=encoding)
+    # As a process has it that read no other table before.
+    csv.field_size_limit(128 << 10)
     assert read_pairs(tmp_path / "pairs.csv") == pairs
 
 
@@ -161,11 +179,16 @@ def test_other_word_sets_and_pairs_are_another_run(make):
     [
         ("first,label\na,b\n", "no column first_adversarial; expected first, second, label"),
         ("first,first_adversarial\n", "holds no pair"),
-        ("first,first_adversarial\na,b\n,c\n", "line 3: a text is missing"),
-        ("first,second,first_adversarial,second_adversarial\na,b,c,\n", "line 2: a text is missing"),
+        ("first,first_adversarial\na,b\n,c\n", "pairs.csv row 3, column first: blank"),
+        ("first,second,first_adversarial,second_adversarial\na,b,c,\n", "pairs.csv row 2: a text is missing"),
         ("first,first_adversarial\nnowhere,c\n", "none of the 1 pairs of .* is of a training text"),
-        ('first,first_adversarial\n"a,b\n', "is no readable CSV of pairs"),
-        (None, "is no readable CSV of pairs"),
+        (
+            'first,first_adversarial\n"a,b\n',
+            "pairs.csv row 2: a row that is not readable as CSV, or whose quote is never closed",
+        ),
+        ("first,first_adversarial\na,b,c\n", "pairs.csv row 2, 3 cells for 2 columns"),
+        ("", "holds no pair"),
+        (None, "pairs.csv cannot be read: No such file"),
     ],
 )
 def test_what_is_no_file_of_pairs_is_refused(make, text, message):

@@ -36,6 +36,13 @@ def test_a_saved_file_loads_as_it_was_in_the_order_of_each_list(tmp_path):
     assert json.loads(first)["antonyms"] == {"don't": ["do"]}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_follows_its_byte_order_mark(tmp_path, encoding):
+    path = write(tmp_path / "sets.json", synonyms={"naïve": ["simple"]})
+    path.write_text(path.read_text(encoding="utf-8"), encoding=encoding)
+    assert WordSets.load(path).synonyms == {"naïve": ("simple",)}
+
+
 @pytest.mark.parametrize(
     "content, message",
     [

@@ -189,60 +189,8 @@ def test_weights_come_and_go_without_a_word_on_stderr(model_dir, tmp_path, capfd
 def test_what_is_known_before_weights_are_read(model_dir):
     (model_dir / "model.safetensors").unlink()
     source = find_model(str(model_dir))
-    assert (source.num_positions, source.pooling, source.saved_max_length) == (64, None, None)
+    assert (source.num_positions, source.files.pooling, source.files.max_length) == (64, None, None)
     with pytest.raises(UserError, match="max_length 100 is above the 64 positions"):
         source.check_max_length(100)
     with pytest.raises(UserError, match="max_length 100 is above the 64 positions"):
         Encoder.from_pretrained(str(model_dir), max_length=100)
-
-
-def write_pooling(folder, pooling_config, extra_modules=()):
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), *extra_modules]
-    entries = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(modules)
-    ]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config))
-
-
-@pytest.mark.parametrize(
-    ("pooling_config", "expected"),
-    [
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
-        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
-        ({"pooling_mode": "mean", "embedding_dimension": 32}, "mean"),
-        ({"pooling_mode": "cls"}, "cls"),
-    ],
-)
-def test_pooling_is_read_from_sentence_transformers_files(pooling_config, expected, model_dir):
-    write_pooling(model_dir, pooling_config)
-    assert find_model(str(model_dir)).pooling == expected
-
-
-def test_lengths_and_poolings_given_beat_the_files(model_dir):
-    write_pooling(model_dir, {"pooling_mode": "mean"})
-    (model_dir / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
-    saved, given = (Encoder.from_pretrained(str(model_dir), **o) for o in ({}, {"pooling": "cls", "max_length": 9}))
-    assert (saved.pooling, saved.max_length) == ("mean", 20)
-    assert (given.pooling, given.max_length) == ("cls", 9)
-
-
-@pytest.mark.parametrize(
-    ("pooling_config", "modules", "named"),
-    [
-        ({"pooling_mode": "max"}, [], "max pooling"),
-        ({"pooling_mode_max_tokens": True}, [], "max_tokens pooling"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, [], "cls and mean pooling"),
-        ({"pooling_mode": "mean"}, [("Normalize", "2_Normalize"), ("Dense", "3_Dense")], "module Dense"),
-    ],
-)
-def test_a_pooling_that_is_not_ours_is_refused_unless_another_is_named(
-    pooling_config, modules, named, model_dir, caplog
-):
-    write_pooling(model_dir, pooling_config, modules)
-    with pytest.raises(UserError, match=f"makes its vectors by .*{named}, which is not one of cls, mean, first_last"):
-        Encoder.from_pretrained(str(model_dir))
-    assert Encoder.from_pretrained(str(model_dir), pooling="mean").pooling == "mean"
-    assert f"{named} is left out for mean pooling" in caplog.text

@@ -1,15 +1,20 @@
 """A run stopped after any step and gone on from is the run that was never stopped, to the last bit."""
 
+import copy
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fastadv.dry_run import describe_plan
 from fastadv.engine.callbacks import Callback
-from fastadv.engine.checkpoints.checkpoint import read_state
+from fastadv.engine.checkpoints.checkpoint import RunIdentity, read_state, require_same_config, require_same_run
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.errors import UserError
+from fastadv.launch.load import load_config
 from tests.quick_trainer import Trainer
 
 NUM_STEPS = 4
@@ -133,6 +138,52 @@ def test_changed_sentences_are_refused(make_config, stop_after):
         file.write("one more film\n")
     with pytest.raises(UserError, match="data.train"):
         Trainer(config).fit()
+
+
+def test_the_same_sentences_elsewhere_are_gone_on_with(make_config, step_lines, stop_after, tmp_path, capfd):
+    """A folder that was moved, a copy on a faster disk: the fingerprint says that nothing has changed."""
+    whole = Trainer(make_config("whole")).fit()
+    first = make_config("stopped")
+    Trainer(first, [stop_after(1)]).fit()
+    moved = tmp_path / "moved.txt"
+    moved.write_bytes(Path(first.data.train).read_bytes())
+    config = make_config("stopped", **{"data.train": str(moved)})
+    said = f"data.train: {moved} in place of {first.data.train}"
+    assert f"if the content is the same, of {said}\n" in describe_plan(config) + "\n"
+    Trainer(config).fit()
+    assert_same_run(whole, tmp_path / "stopped", step_lines)
+    assert capfd.readouterr().err.count(f"{said}, with the same content\n") == 1
+    assert read_state(newest_checkpoint(tmp_path / "stopped"))[1].config["data"]["train"] == str(moved)
+
+
+@pytest.mark.parametrize("change", ["a word", "the weights", "a second file"])
+def test_other_sentences_elsewhere_are_refused(make_config, stop_after, tmp_path, change):
+    first = make_config()
+    Trainer(first, [stop_after(1)]).fit()
+    moved = tmp_path / "moved.txt"
+    text = Path(first.data.train).read_text()
+    moved.write_text(text.replace("dull", "slow") if change == "a word" else text)
+    copies = [{"path": str(moved), "weight": 2.0}]
+    if change == "a second file":
+        copies.append({"path": first.data.train, "weight": 1.0})
+    with pytest.raises(UserError, match=r"^data\.train: .*moved.txt.* was made with") as caught:
+        Trainer(make_config(**{"data.train": str(moved) if change == "a word" else copies})).fit()
+    assert first.data.train in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_word_sets_and_pairs_may_lie_elsewhere_too(tmp_path):
+    """Whether they hold the same says the fingerprint, which has them in it."""
+    now = asdict(load_config())
+    saved = copy.deepcopy(now)
+    now["data"].update(word_sets="b.json", pairs="b.csv")
+    saved["data"].update(word_sets="a.json", pairs="a.csv")
+    require_same_config(tmp_path, saved, now)
+    identities = [RunIdentity(config, 4, data, "2", 1, 1) for config, data in ((saved, "x-1"), (now, "x-2"))]
+    with pytest.raises(UserError, match=r"^data.word_sets: b.json in place of a.json; data.pairs: b.csv in place of a"):
+        require_same_run(tmp_path, *identities)
+    saved["data"]["pairs"] = None
+    with pytest.raises(UserError, match=r"^data.pairs: 'b.csv', but .* was made with None"):
+        require_same_config(tmp_path, saved, now)
 
 
 def test_what_has_no_say_in_the_numbers_may_change(make_config, step_lines, stop_after):

@@ -99,7 +99,7 @@ def test_the_run_folder_holds_what_is_promised(make_config, step_lines):
     read_back.objective_options = {}  # completed by the objective's own defaults
     assert read_back == config
     card = (folder / "model" / "README.md").read_text()
-    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 32" in card
+    assert config.data.train in card and "4 steps of 8 sentences" in card and "max_length: 64" in card
 
 
 def test_the_export_is_the_trained_encoder(make_config, sentences):
@@ -133,7 +133,7 @@ def test_the_best_weights_are_exported(make_config, scored_pairs, monkeypatch, s
         seen.append({name: value.clone() for name, value in encoder.hf.state_dict().items()})
         return scores[len(seen) - 1]
 
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: score)
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: score)
     config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1, "train.save_every": 1})
     trainer = Trainer(config)
     folder = trainer.fit()
@@ -151,7 +151,7 @@ def test_the_best_weights_are_exported(make_config, scored_pairs, monkeypatch, s
 @pytest.mark.parametrize("scores, best", [([math.nan, 1.0, math.nan, 0.5], 2), ([math.nan] * 4, None)])
 def test_a_score_that_is_no_number_is_never_the_best(make_config, scored_pairs, monkeypatch, scores, best):
     remaining = iter(scores)
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(remaining))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: lambda encoder: next(remaining))
     trainer = Trainer(make_config(**{"dev.data": scored_pairs, "train.eval_every": 1}))
     folder = trainer.fit()
     assert trainer.position.best_step == best
@@ -162,7 +162,7 @@ def test_a_score_that_is_no_number_is_never_the_best(make_config, scored_pairs, 
 
 def test_the_best_score_survives_a_stop(make_config, scored_pairs, monkeypatch):
     scores = iter([5.0, 1.0, 2.0, 3.0])
-    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data: lambda encoder: next(scores))
+    monkeypatch.setattr("fastadv.engine.build.dev_score", lambda data, quoting: lambda encoder: next(scores))
     config = make_config(**{"dev.data": scored_pairs, "train.eval_every": 1})
 
     class Stop(Callback):
@@ -236,22 +236,92 @@ def test_skipped_batches_touch_neither_weights_nor_table(make_config, faulty, st
     assert lines[1]["lr"] == pytest.approx(1e-3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
+
+
+@pytest.mark.parametrize("number", ENDING)
 def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(make_config, number):
     class Press(Callback):
         def on_step(self, trainer, step, metrics):
             if step == 2:
                 os.kill(os.getpid(), number)
 
-    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    handlers = [signal.getsignal(n) for n in (*ENDING, signal.SIGUSR2)]
     config = make_config()
     with pytest.raises(Interrupted, match="stopped after step 2 of 4; .* goes on from .*step-2") as caught:
         Trainer(config, [Press()]).fit()
     assert caught.value.signal_number == number
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert [signal.getsignal(n) for n in (*ENDING, signal.SIGUSR2)] == handlers
     trainer = Trainer(config)
     trainer.fit()
     assert trainer.is_finished
+
+
+class AfterStep(Callback):
+    """Does something after a step, and remembers the steps of which checkpoints were written."""
+
+    def __init__(self, step, action):
+        self._step, self._action, self.saved = step, action, []
+
+    def on_step(self, trainer, step, metrics):
+        if step == self._step:
+            self._action(trainer)
+
+    def on_save(self, trainer, step, folder):
+        self.saved.append(step)
+
+
+@pytest.mark.parametrize("how", ["SIGUSR2", "file"])
+def test_a_checkpoint_that_is_asked_for_is_written_and_the_run_goes_on(make_config, how, capfd):
+    def ask(trainer):
+        if how == "file":
+            (trainer.run_folder / "checkpoint-now").touch()
+        else:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    asking = AfterStep(2, ask)
+    trainer = Trainer(make_config("asked"), [asking])
+    folder = trainer.fit()
+    assert trainer.is_finished and asking.saved == [2, 4] and not (folder / "checkpoint-now").exists()
+    assert "step 2: a checkpoint, as asked" in capfd.readouterr().err
+    undisturbed = Trainer(make_config("undisturbed")).fit()
+    weights = [load_file(run / "model" / "model.safetensors") for run in (folder, undisturbed)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_a_checkpoint_asked_for_before_training_follows_the_first_step(make_config):
+    class Early(Trainer):
+        def _build(self):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            super()._build()
+
+    asking = AfterStep(0, None)
+    Early(make_config(), [asking]).fit()
+    assert asking.saved == [1, 4]
+
+
+def test_a_signal_while_ranks_agree_is_not_lost(make_config, monkeypatch):
+    calls = []
+
+    def agree_and_be_told(value, device):
+        calls.append(value)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr("fastadv.distributed.processes.highest", agree_and_be_told)
+    with pytest.raises(Interrupted, match="stopped after step 3 of 4"):
+        Trainer(make_config()).fit()
+
+
+def test_a_hang_up_that_nohup_has_ignored_stays_so(make_config):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        trainer = Trainer(make_config(), [AfterStep(2, lambda trainer: os.kill(os.getpid(), signal.SIGHUP))])
+        trainer.fit()
+        assert trainer.is_finished and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_ctrl_c_does_not_wait_but_sigterm_does(make_config):

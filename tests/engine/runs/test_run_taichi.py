@@ -126,7 +126,7 @@ def test_a_dry_run_counts_both_networks_and_reads_the_pairs(make, tmp_path):
     two = find_costs(config)
     assert two.parameters.total == 2 * one.parameters.total
     config.data.pairs = str(tmp_path / "nowhere.csv")
-    with pytest.raises(UserError, match="nowhere.csv is no readable CSV of pairs"):
+    with pytest.raises(UserError, match="nowhere.csv cannot be read: No such file"):
         describe_plan(config)
 
 

@@ -65,12 +65,21 @@ def test_a_series_may_have_a_name_of_its_own(reports):
     ]
     assert epoch_table(points).split("\n")[0].startswith("batch 8, epoch 1: ")
     assert parse_run("1.5=runs/a=b") == (None, 1.5, "runs/a=b") and parse_run("a:b:3=x") == ("a:b", 3.0, "x")
+    assert parse_run("3=runs/a:4=b") == (None, 3.0, "runs/a:4=b") and parse_run("lr=3e-5:2=x") == ("lr=3e-5", 2.0, "x")
 
 
 @pytest.mark.parametrize("given", ["runs/a", "a=b", "=b", "-1=b", "nan=b", "inf=b", "x:=b", "1="])
 def test_what_is_no_run(given):
     with pytest.raises(UserError, match=r"expected \[SERIES:\]EPOCH=FOLDER"):
         parse_run(given)
+
+
+def test_a_baseline_may_lie_in_a_folder_with_the_sign(reports, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=3e-5,bs=8").symlink_to(f"{reports}/synonym-0")
+    points = points_of([f"1={reports}/synonym-1"], ["lr=3e-5,bs=8", f"own={reports}/synonym-0", "own=lr=3e-5,bs=8"])
+    assert [point.series for point in points] == ["synonym", "synonym", "own", "own"]
+    assert points[1].success == points[2].success == points[3].success
 
 
 def test_what_is_refused(reports, tmp_path):

@@ -141,7 +141,10 @@ def test_the_record_holds_means_of_the_models_own_distances(classifier):
 
 def test_what_is_refused(classifier, tmp_path):
     pairs = AttackedPairs.of_rows([made_row(0, "succeeded", "awful"), made_row(1, "succeeded", "good")])
-    with pytest.raises(UserError, match="knows the classes bad, fair, good, great, the pairs have 'awful'"):
+    with pytest.raises(
+        UserError,
+        match="the label 'awful' of the data is no class of the model; its classes are 'bad', 'fair', 'good', 'great'",
+    ):
         measure_pairs({"a": lambda: classifier}, pairs)
     write_rows(tmp_path / "rows.csv", [made_row(0, "failed")])
     with pytest.raises(UserError, match="no attack succeeded"):

@@ -2,13 +2,14 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from bench.recipe_calibration import USE_CONSTRAINTS
-from fastadv.config.text_attack import TEXTATTACK_RECIPES
+from fastadv.config.text_attack import PAIR_ROLES, TEXTATTACK_RECIPES
 from fastadv.encoder import Encoder
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_substitutes import SentenceModel, open_masked_lm
@@ -110,6 +111,65 @@ def test_every_recipe_is_textattacks_own_with_other_parts_in_it(resources, victi
         assert nltk.download is download and GLOBAL_OBJECTS == before
     # The thresholds that `recipe_calibration` links to are those that the recipes ask for.
     assert asked == {recipe: tuple(use) for recipe, use in USE_CONSTRAINTS.items()}
+
+
+PAIRS = {
+    ("premise", "hypothesis"): ("textfooler", "a2t"),
+    ("hypothesis", "premise"): ("textfooler", "a2t"),
+    ("sentence1", "sentence2"): (),
+    PAIR_ROLES: (),
+}
+"""names of a pair's columns → recipes that leave one of the texts as it is"""
+
+
+@pytest.mark.parametrize("recipe", TEXTATTACK_RECIPES)
+@pytest.mark.parametrize("roles", PAIRS, ids=" ".join)
+def test_a_pairs_columns_reach_the_recipes_constraints(resources, victim, recipe, roles):
+    """Which words may change is what TextAttack's own constraints say of a row of its own data set."""
+    from collections import OrderedDict
+
+    import textattack
+    from textattack.shared import AttackedText
+
+    from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
+    from fastadv.evaluation.recipes.text_recipes import _CLASSES, _substituted
+    from fastadv.evaluation.text.search import TextSearch
+
+    texts = ("the good film was slow", "a sad plot climb")
+    with _substituted(recipe, resources):
+        own = getattr(textattack.attack_recipes, _CLASSES[recipe]).build(victim)
+
+    class Asked(Exception):
+        pass
+
+    def ask(given, label):
+        asked.update(given)
+        raise Asked
+
+    asked = OrderedDict()
+    attacker = RecipeAttack.build(recipe, victim, resources, roles)
+    attacker = replace(attacker, victim=lambda pairs: victim([" ".join(pair) for pair in pairs]))
+    attacker.attack.attack = ask
+    with pytest.raises(Asked):
+        attacker(TextSearch(texts, 1))
+    assert list(asked.items()) == list(zip(roles, texts))
+
+    def modifiable(attack, row):
+        text = AttackedText(row)
+        found = [set(part(text, attack.transformation)) for part in attack.pre_transformation_constraints]
+        return [text.words[place] for place in sorted(set.intersection(*found))]
+
+    expected = OrderedDict(zip(roles, texts))
+    if roles == ("hypothesis", "premise"):
+        # TextAttack knows the columns in one order; what they are does not depend on it.
+        expected = OrderedDict(reversed(expected.items()))
+    names = [[type(part) for part in attack.pre_transformation_constraints] for attack in (own, attacker.attack)]
+    assert names[0] == names[1]
+    found = modifiable(attacker.attack, asked)
+    assert sorted(found) == sorted(modifiable(own, expected))
+    of_each = [[word for word in text.split() if word in found] for text in texts]
+    kept = [role == "premise" and recipe in PAIRS[roles] for role in roles]
+    assert [not words for words in of_each] == kept
 
 
 @pytest.mark.parametrize("recipe", ["deepwordbug", "pwws", "textfooler", "textbugger", "bae", "bert-attack"])
@@ -236,3 +296,21 @@ def test_a_folder_that_is_no_masked_lm_is_refused(tmp_path, encoder_dir):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(UserError, match="masked LM .* cannot be opened"):
         open_masked_lm(tmp_path)
+
+
+def test_counting_ends_in_time():
+    """The third word would take for ever, as BERT-Attack's combinations of many tokens do."""
+
+    class Endless:
+        pre_transformation_constraints = ()
+
+        def transformation(self, text, indices_to_modify, pre_transformation_constraints):
+            while indices_to_modify[0] == 2:
+                pass
+            return [text, text]
+
+        def filter_transformations(self, candidates, text, original):
+            return candidates[:1]
+
+    counts = candidate_counts(Endless(), ["one two three four"], max_seconds=0.3)
+    assert counts == {"num_words": 2, "candidates_per_word": 2.0, "allowed_per_word": 1.0, "share_of_words": 1.0}

@@ -29,6 +29,13 @@ def test_text_files_as_glove_and_word2vec_write_them(tmp_path, header):
     assert np.array_equal(loaded.vectors, np.float32([[0.5, -1], [1e-3, 2]]))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_text_files_follow_their_byte_order_mark(tmp_path, encoding, ending):
+    (tmp_path / "v.txt").write_bytes(f"the 0.5 -1{ending}café 1 2{ending}".encode(encoding))
+    assert WordVectors.load(tmp_path / "v.txt").words == ("the", "café")
+
+
 @pytest.mark.parametrize(
     "content, message",
     [

@@ -161,7 +161,7 @@ def test_an_edit_without_a_place_anywhere_is_n_a():
     data = data_of([TYPOS, FLIP], SENTENCES)
     drawn = SimpleNamespace(copies={TYPOS: copies(*SENTENCES), FLIP: [None] * 16}, pairs={})
     measured = {"a": measure(Letters(), data, drawn)}
-    facts = {"a": {"fingerprint": "f"}}
+    facts = {"a": {"fingerprint": "f", "pooling": "cls", "max_length": 8}}
     record = record_of(RobustnessSettings(), data, drawn, measured, facts, {"a": "a"})
     row = record["rows"][-1]
     assert row["num"] == 0 and row["num_unchanged"] == 16 and row["num_changes"] is None

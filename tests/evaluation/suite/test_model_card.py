@@ -71,7 +71,7 @@ def test_scores_are_in_the_table_and_in_the_metadata(model):
     assert results["spearman"].metric_value == 71.25 and results["spearman"].dataset_name == "STS-B (sts)"
     assert results["accuracy"].metric_args["epsilon"] == 0.5
     assert results["accuracy"].metric_args["radius"] == "ε 0.5 (absolute)"
-    assert "one: encoder, pools by mean, at most 64 tokens, fingerprint 0123456789abcdef." in text
+    assert "one: encoder, mean pooling, cut to 64 tokens, fingerprint 0123456789abcdef." in text
     assert results["spearman"].metric_args["interval_95"] == [70.0, 72.5]
     assert card.data.model_name == "model" and card.data.library_name == "sentence-transformers"
     # All that the card said is there still.

@@ -16,6 +16,7 @@ from fastadv.evaluation.suite import attacks as suite_attacks
 from fastadv.evaluation.suite import parts as suite_parts
 from fastadv.evaluation.suite.models import systems_of
 from fastadv.evaluation.suite.report import FILES
+from fastadv.evaluation.suite.schema import System
 from fastadv.evaluation.text_report.findings import sentence
 from tests.evaluation.evaluated import arguments, evaluation_of, number_of, rows_in, run, without_seconds, write_models
 from tests.evaluation.made_up_sets import write_sets, write_sts_benchmark
@@ -282,9 +283,28 @@ def test_systems_that_are_not_told_apart_are_refused(models, words):
     assert all(word in str(error.value) for word in words)
 
 
+def test_an_existing_folder_is_no_list_and_has_no_name(tmp_path, monkeypatch):
+    """As sweeps call their folders."""
+    monkeypatch.chdir(tmp_path)
+    folders = ["lr=3e-5,bs=8/model", "lr=1e-5/model", "runs/lr=3e-5,bs=8/model", "x", "a,b", "b"]
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in folders:
+        assert [system.models for system in systems_of([folder])] == [(folder,)]
+    assert systems_of([",".join(folders[:3])])[0].models == tuple(folders[:3])
+    assert systems_of([f"mine={folders[2]},{folders[1]}", "x"]) == [
+        System("mine", (folders[2], folders[1])),
+        System("x", ("x",)),
+    ]
+    assert systems_of(["lr=nowhere,x"]) == [System("lr", ("nowhere", "x"))]
+    # Of two readings that are there the longer name is the one that is meant.
+    assert systems_of(["x,a,b"])[0].models == ("x", "a,b")
+
+
 def test_names_of_systems():
     assert [system.name for system in systems_of(["runs/a/model", "RAR=runs/b/model,runs/c/model"])] == ["a", "RAR"]
     assert systems_of(["runs/lr=1/model"])[0].models == ("runs/lr=1/model",)
+    assert systems_of(["a=runs/lr=1/model"])[0] == System("a", ("runs/lr=1/model",))
     for given, name in (("runs/mine/model", "mine"), ("/runs/mine/", "mine"), ("demo:minilm", "demo:minilm")):
         assert systems_of([given])[0].name == name
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastadv.config.commands import Encoding
 from fastadv.config.embedding_attack import AttackSettings
 from fastadv.config.schema import EvaluationConfig
 from fastadv.data.labelled.labels import LabelMap
@@ -54,7 +55,7 @@ def folder(tmp_path_factory, tiny_bert_dir):
 
 
 def model_of(folder, name):
-    (model,) = find_models(systems_of([str(folder / name)]), None, None)
+    (model,) = find_models(systems_of([str(folder / name)]), Encoding())
     return examine(model)
 
 
@@ -77,15 +78,15 @@ def test_classifiers_that_do_not_fit_leave_the_others_theirs(folder, tmp_path, c
     parts = ["--parts", "embeddings", "text"]
     run(arguments(folder, tmp_path / "alone", *parts, models=["a=a"]), capsys)
     given = arguments(folder, tmp_path / "beside", *parts, models=["a=a", "other=other", "nan=nanhead"])
-    assert "has the label" in run([*given, "--dry_run"], capsys, status=1).out
+    assert "is no class of the model" in run([*given, "--dry_run"], capsys, status=1).out
     said = run(given, capsys, status=1).err
     assert "nan: the classifier gives logits with NaN or infinity" in said
     evaluation = evaluation_of(tmp_path / "beside")
     good = [row for row in evaluation["numbers"] if row["system"] == "a"]
     assert good == evaluation_of(tmp_path / "alone")["numbers"]
     of_other = [row for row in evaluation["numbers"] if row["system"] == "other"]
-    assert len(of_other) == len(good) and all("texts.csv has the label" in row["why"] for row in of_other)
-    assert all("no class of other (" in row["why"] for row in of_other)
+    assert len(of_other) == len(good) and all("texts.csv: the label" in row["why"] for row in of_other)
+    assert all(row["why"].startswith("other on ") and "its classes are 'yes', 'no'" in row["why"] for row in of_other)
     of_nan = [row for row in evaluation["numbers"] if row["system"] == "nan"]
     assert all(row["value"] is None and "logits with NaN" in row["why"] for row in of_nan)
     assert [model["why"] is None for model in evaluation["models"]] == [True, True, False]
@@ -185,7 +186,7 @@ def test_the_plan_says_what_each_model_lacks(folder, tmp_path, capsys):
     said = run([*given, "--held_out", str(folder / "held-out.txt"), "--num_sentences", "16"], capsys, status=1).out
     assert "adv-sts, mean: n/a: mean pools by mean and a, which it would be compared with, by cls" in said
     assert "text-synonym, cls: n/a: cls pools by cls" in said
-    assert "embeddings, other: n/a:" in said and "no class of other (yes, no)" in said
+    assert "embeddings, other: n/a:" in said and "no class of the model; its classes are 'yes', 'no'" in said
     assert "embeddings, mean: an encoder without a head: attacked by" in said
     mixed = ["--num_sentences", "16", "--num_probe_sentences", "3", "--held_out", str(folder / "held-out.txt")]
     said = run([*given, *mixed], capsys, status=1).out
@@ -224,8 +225,8 @@ def test_an_encoder_without_a_head_is_attacked_through_a_probe(folder, tmp_path,
 
 def test_models_of_a_system_are_told_apart_by_their_seeds(folder):
     systems = systems_of([f"x={folder / 'a'},{folder / 'b'}", str(folder / "c")])
-    assert [model.name for model in find_models(systems, None, None)] == ["x/a", "x/b", systems[1].name]
-    assert find_models(systems, None, None)[0].labels == ("bad", "fair", "good", "great")
+    assert [model.name for model in find_models(systems, Encoding())] == ["x/a", "x/b", systems[1].name]
+    assert find_models(systems, Encoding())[0].labels == ("bad", "fair", "good", "great")
 
 
 def test_cards_are_looked_at_before_anything_is_measured(folder, tmp_path, capsys):
@@ -242,4 +243,4 @@ def test_cards_are_looked_at_before_anything_is_measured(folder, tmp_path, capsy
     for name in ("a", "b"):
         assert str(tmp_path / name / "README.md") in said.out
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
-        assert "| sts, STS-B: spearman, x 100 |" in card and f"{name}: classifier, pools by cls" in card
+        assert "| sts, STS-B: spearman, x 100 |" in card and f"{name}: classifier, cls pooling" in card

@@ -65,6 +65,14 @@ def test_any_csv_reader_reads_the_columns(tmp_path):
     assert (found["row"], found["first"], found["outcome"]) == ("3", "two\nlines", "failed")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    """As a spreadsheet leaves one."""
+    write_rows(tmp_path / "rows.csv", [a_row(0, "é")])
+    content = (tmp_path / "rows.csv").read_bytes()
+    (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbf" + content)
+    assert read_rows(tmp_path / "rows.csv") == [a_row(0, "é")]
+
+
 def test_a_score_that_is_no_number_survives(tmp_path):
     write_rows(tmp_path / "rows.csv", [a_row(outcome="error", score=math.nan, score_adversarial=math.nan)])
     assert math.isnan(read_rows(tmp_path / "rows.csv")[0].score)

@@ -92,6 +92,40 @@ def test_pairs_of_texts_are_attacked_at_either_text(folder, tmp_path, capsys, re
     assert recipe != "antonym" or all(row.num_words_changed == 1 for row in succeeded)
 
 
+@pytest.mark.parametrize(
+    "columns, more, expected",
+    [
+        (("Premise", "hypothesis"), (), ("premise", "hypothesis")),
+        (("hypothesis", "premise"), (), ("hypothesis", "premise")),
+        (("sentence1", "sentence2"), ("--pair_roles", "premise", "hypothesis"), ("premise", "hypothesis")),
+    ],
+)
+def test_the_columns_of_pairs_are_their_roles(folder, tmp_path, capsys, monkeypatch, columns, more, expected):
+    asked, build = [], text_attack_workers.build_attacker
+
+    def asking(settings, victim, roles):
+        asked.append(roles)
+        return build(settings, victim, roles)
+
+    monkeypatch.setattr(text_attack_workers, "build_attacker", asking)
+    lines = (folder / "pairs.csv").read_text(encoding="utf-8").split("\n", 1)
+    names = dict(zip(("text", "other"), columns))
+    head = ",".join(names.get(name, name) for name in lines[0].strip().split(","))
+    (tmp_path / "pairs.csv").write_text(f"{head}\n{lines[1]}", encoding="utf-8")
+    given = ("--field", columns[0], "--pair_field", columns[1], "--max_texts", 1, *more)
+    run(arguments(folder, tmp_path / "out", *given, data=tmp_path / "pairs.csv"), capsys)
+    assert asked and set(asked) == {expected}
+    results = json.loads((tmp_path / "out/text-attack.json").read_text(encoding="utf-8"))
+    assert results["protocol"]["roles"] == list(expected)
+
+
+def test_roles_are_two_names_of_pairs(folder, tmp_path, capsys):
+    given = arguments(folder, tmp_path / "out", "--pair_roles", "premise", "hypothesis")
+    assert "expected two names, of pairs" in run(given, capsys, status=2).err
+    given = arguments(folder, tmp_path / "out", "--pair_field", "other", "--pair_roles", "x", "x", data="pairs.csv")
+    assert "expected two names, of pairs" in run(given, capsys, status=2).err
+
+
 def count_attacks(monkeypatch):
     attacked, real = [], text_attack.attack_text
 

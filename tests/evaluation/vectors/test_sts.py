@@ -8,8 +8,8 @@ import torch
 from scipy.stats import spearmanr
 
 from fastadv.errors import UserError
-from fastadv.evaluation.vectors.scored_pairs import read_sts_year
-from fastadv.evaluation.vectors.sts import STS_SETS, evaluate_sts, scored_pairs_spearman, sts_dev, sts_table
+from fastadv.evaluation.vectors.scored_pairs import read_scored_pairs, read_sts_benchmark, read_sts_year
+from fastadv.evaluation.vectors.sts import STS_SETS, evaluate_sts, pairs_spearman, sts_table
 
 SENTEVAL = os.environ.get("FASTADV_SENTEVAL")
 
@@ -79,7 +79,9 @@ def test_a_choice_of_sets_and_dev(tmp_path):
     write_senteval(tmp_path)
     scores = evaluate_sts(LetterEncoder(), tmp_path, sets=["SICK-R", "STS13"])
     assert list(scores) == ["SICK-R", "STS13", "mean"]
-    assert sts_dev(LetterEncoder(), tmp_path) == pytest.approx(expected_spearman(rows_of_pairs()), abs=1e-9)
+    assert pairs_spearman(LetterEncoder(), read_sts_benchmark(tmp_path, "dev")) == pytest.approx(
+        expected_spearman(rows_of_pairs()), abs=1e-9
+    )
     with pytest.raises(UserError, match="'STS17'.*STS12, STS13"):
         evaluate_sts(LetterEncoder(), tmp_path, sets=["STS17"])
 
@@ -114,10 +116,13 @@ def test_missing_sets_are_named(tmp_path):
     write_senteval(tmp_path)
     (tmp_path / "STS" / "STSBenchmark" / "sts-dev.csv").unlink()
     with pytest.raises(UserError, match="STS-B dev is not there"):
-        sts_dev(LetterEncoder(), tmp_path)
+        pairs_spearman(LetterEncoder(), read_sts_benchmark(tmp_path, "dev"))
     for path in (tmp_path / "STS" / "STS12-en-test").iterdir():
         path.unlink()
-    with pytest.raises(UserError, match="STS12 is not there"):
+    with pytest.raises(UserError, match="STS12 is not there: .*; --sets STS13 STS14 STS15 STS16 STS-B SICK-R measures"):
+        evaluate_sts(LetterEncoder(), tmp_path)
+    (tmp_path / "SICK" / "SICK_test_annotated.txt").unlink()
+    with pytest.raises(UserError, match=r"STS12 is not there: .* \(nor is SICK-R\); --sets STS13 .* STS-B measures"):
         evaluate_sts(LetterEncoder(), tmp_path)
     with pytest.raises(UserError, match="no folder"):
         evaluate_sts(LetterEncoder(), tmp_path / "nowhere")
@@ -139,7 +144,7 @@ def test_scored_pairs_of_a_user(tmp_path):
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content.encode())
-        score = scored_pairs_spearman(LetterEncoder(), tmp_path / name)
+        score = pairs_spearman(LetterEncoder(), read_scored_pairs(tmp_path / name))
         assert score == pytest.approx(expected_spearman(pairs), abs=1e-9)
 
 
@@ -154,9 +159,9 @@ def test_broken_and_constant_vectors(tmp_path):
         def encode_texts(self, texts, **options):
             return np.full((len(texts), 3), np.nan, dtype=np.float32)
 
-    assert np.isnan(sts_dev(Constant(), tmp_path))
+    assert np.isnan(pairs_spearman(Constant(), read_sts_benchmark(tmp_path, "dev")))
     with pytest.raises(UserError, match="NaN or infinity for 6 of 6"):
-        sts_dev(Broken(), tmp_path)
+        pairs_spearman(Broken(), read_sts_benchmark(tmp_path, "dev"))
 
 
 @pytest.mark.skipif(SENTEVAL is None, reason="FASTADV_SENTEVAL names no folder of SentEval's data")

@@ -25,11 +25,11 @@ def counted(tiny_encoder):
         encoder = tiny_encoder(dtype=torch.float32, **options)
         encode, encoder.asked = encoder.encode_texts, []
 
-        def encode_texts(texts, batch_size=64, on_batch=None, progress=False):
+        def encode_texts(texts, batch_size=64, on_batch=None, progress=False, is_finished=True):
             if stop_after is not None and len(encoder.asked) >= stop_after:
                 raise KeyboardInterrupt
             encoder.asked += texts
-            return encode(texts, batch_size=batch_size, on_batch=on_batch)
+            return encode(texts, batch_size=batch_size, on_batch=on_batch, is_finished=is_finished)
 
         encoder.encode_texts = encode_texts
         return encoder

@@ -1,5 +1,5 @@
-"""A rank of two: a disk that is full on the second alone, SIGTERM to the second alone, damage seen by both, and the
-generators of each.
+"""A rank of two: a disk that is full on the second alone, SIGUSR2 and SIGTERM to the second alone, damage and a lock
+seen by both, and the generators of each.
 
 Usage: survival_worker.py CONFIG_FILE
 """
@@ -8,6 +8,8 @@ import os
 import resource
 import signal
 import sys
+from contextlib import ExitStack
+from functools import partial
 
 import torch
 
@@ -15,22 +17,23 @@ from fastadv import load_config
 from fastadv.distributed import processes
 from fastadv.engine import loop
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, newest_checkpoint
+from fastadv.engine.checkpoints.run_lock import locked
 from fastadv.errors import SaveFailed, UserError
 from fastadv.train import main as train
 from tests.ranks.whole_state import Observed
 
 
 class AfterStep(Observed):
-    """Does something on the second rank after a step."""
+    """Does something on the second rank after some steps."""
 
-    def __init__(self, config, step, action):
+    def __init__(self, config, actions):
         super().__init__(config)
-        self._at, self._action = step, action
+        self._actions = actions
 
     def _tell(self, learning_rate):
         super()._tell(learning_rate)
-        if processes.rank() == 1 and self.position.step == self._at:
-            self._action()
+        if processes.rank() == 1 and self.position.step in self._actions:
+            self._actions[self.position.step]()
 
 
 def limit_files(num_bytes):
@@ -41,7 +44,7 @@ def main(config_file):
     torch.set_num_threads(1)
     processes.init_distributed(1.0)
     config = load_config(config_file)
-    first = AfterStep(config, 3, lambda: limit_files(20_000))
+    first = AfterStep(config, {3: lambda: limit_files(20_000)})
     try:
         first.fit()
     except SaveFailed as error:
@@ -58,7 +61,7 @@ def main(config_file):
     damaged = folders[0] / "engine" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
     processes.first_rank_only(lambda: flip(damaged))
     try:
-        AfterStep(config, 0, None).fit()
+        AfterStep(config, {}).fit()
     except UserError as error:
         said = processes.from_all_ranks(str(error))
         assert said[0] == said[1] and damaged.name in said[0], said
@@ -66,7 +69,20 @@ def main(config_file):
         raise AssertionError("nothing was raised")
     processes.first_rank_only(lambda: flip(damaged))
 
-    resumed = AfterStep(config, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    # The first rank's lock is another's: both are told.
+    with ExitStack() as held:
+        processes.first_rank_only(lambda: held.enter_context(locked(first.run_folder)) and None)
+        try:
+            AfterStep(config, {}).fit()
+        except UserError as error:
+            said = processes.from_all_ranks(str(error))
+            assert said[0] == said[1] and "is in use by process" in said[0], said
+        else:
+            raise AssertionError("nothing was raised")
+        processes.from_all_ranks(None)
+
+    signals = {3: signal.SIGUSR2, 4: signal.SIGTERM}
+    resumed = AfterStep(config, {step: partial(os.kill, os.getpid(), number) for step, number in signals.items()})
     loop.Trainer = lambda config: resumed
     generators = processes.from_all_ranks(first.generator_at_save)
     assert not torch.equal(*generators)

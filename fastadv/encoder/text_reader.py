@@ -1,0 +1,104 @@
+"""The side of an encoder that reads texts: from texts to packed batches."""
+
+import hashlib
+import json
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from fastadv.data.packing import PackedBatch
+from fastadv.data.text import sentence_id
+from fastadv.data.tokenize_texts import tokenize
+from fastadv.encoder.sentence_files.read import SentenceFiles
+from fastadv.errors import UserError
+
+
+class TextReader:
+    """Texts, or pairs of texts, to packed batches. What it reads them for says the rest (`fastadv.Encoder`)."""
+
+    tokenizer: object
+    """Of transformers."""
+    max_length: int
+    """Tokens a text is cut to, special ones included."""
+    prompt: str
+    """Text put before every text, of a pair before the first; "": none."""
+    files: SentenceFiles
+    """What the model's folder says of it."""
+    num_token_types: int
+    """How many kinds of token the model tells apart."""
+    position_offset: int
+    """The position id of a sentence's first token."""
+    device: torch.device
+
+    def set_prompt(self, prompt: str) -> None:
+        """Puts ``prompt`` before every text from now on.
+
+        Raises:
+            UserError: it leaves a text no room.
+        """
+        num_tokens = self._num_prompt_tokens(prompt) if prompt else 0
+        if prompt and num_tokens + 1 >= self.max_length:
+            raise UserError(
+                f"prompt {prompt!r} takes {num_tokens} of the {self.max_length} tokens of a text: it leaves no room"
+            )
+        self.prompt = prompt
+        self._num_skipped = 0 if self.files.pools_prompt else num_tokens
+
+    def _num_prompt_tokens(self, prompt: str) -> int:
+        """Tokens before a text's own, the special ones at its beginning included, as sentence-transformers counts."""
+        (tokens,), _, _ = tokenize(self.tokenizer, self.max_length, [prompt])
+        return len(tokens) - (tokens[-1] in self.tokenizer.all_special_ids)
+
+    def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
+        """Token ids of each text behind the prompt, cut to ``max_length``, and which of them are special tokens."""
+        return tokenize(self.tokenizer, self.max_length, texts, prompt=self.prompt)[:2]
+
+    def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
+        """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
+        return tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types, self.prompt)
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for tokenizers that cut every text alike, behind an equal prompt."""
+        if self.tokenizer.is_fast:
+            state = json.loads(self.tokenizer.backend_tokenizer.to_str())
+            # Set by the last call, not by the tokenizer.
+            state["truncation"] = state["padding"] = None
+        else:
+            state = [
+                type(self.tokenizer).__name__,
+                sorted(self.tokenizer.get_vocab().items()),
+                self.tokenizer.init_kwargs,
+                self.files.is_lower_cased,
+            ]
+        if self.prompt:
+            state = [state, self.prompt]
+        return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
+
+    def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
+        """Tokenises texts into one batch on the model's device. Texts cut to the same tokens share an id."""
+        token_lists, special_lists = self.tokenize(texts)
+        batch = PackedBatch.from_token_lists(
+            token_lists,
+            special_lists,
+            sentence_ids=[sentence_id(tokens) for tokens in token_lists],
+            labels=labels,
+            position_offset=self.position_offset,
+        )
+        return batch.to(self.device)
+
+    def batches_of(
+        self, texts: Sequence[str], second: Sequence[str] | None = None, batch_size: int = 64
+    ) -> Iterator[tuple[list[int], PackedBatch]]:
+        """(rows, batch on the model's device) of texts, or of pairs of texts: the longest first, each row once."""
+        tokens, special, *types = self.tokenize(texts) if second is None else self.tokenize_pairs(texts, second)
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            batch = PackedBatch.from_token_lists(
+                [tokens[i] for i in rows],
+                [special[i] for i in rows],
+                token_type_lists=[types[0][i] for i in rows] if types else None,
+                position_offset=self.position_offset,
+            )
+            yield rows, batch.to(self.device)
