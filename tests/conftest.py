@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -24,6 +25,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+# Tests that were started by nohup see hang-ups as those that were not.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 WORDS = (
     "the a an film movie story was is not very good bad great dull slow sharp funny sad and but with of in to it "
