@@ -136,12 +136,15 @@ class TextSearch:
             return Pick(drawn, first_highest(torch.stack(near), _presence(drawn)))
 
     def _pooled(self, drawn: Sequence[PackedBatch]) -> Sequence[Tensor]:
-        """h (b, D) of each of K sets of proposals, without graph and dropout; all in one pass on a GPU."""
+        """h (b, D) of each of K sets of proposals, without graph and dropout; on a GPU as many sets in a pass as the
+        encoder has layers."""
         encoder, pooled = self._passes.encoder, []
-        is_cpu, at_once = drawn[0].input_ids.device.type == "cpu", len(drawn)
-        # Where ranks fetch parameters together, all of them make equally many passes.
-        if is_cpu and not is_cut_up(encoder):
-            at_once = max(1, _TOKENS_ON_CPU // drawn[0].num_tokens)
+        is_cpu = drawn[0].input_ids.device.type == "cpu"
+        # Without a graph one layer's states are held at a time, of no more texts than the layers of a pass that trains
+        # hold: the comparison never needs the step's most memory. Where ranks fetch parameters together, all of them
+        # make equally many passes.
+        is_small = is_cpu and not is_cut_up(encoder)
+        at_once = max(1, _TOKENS_ON_CPU // drawn[0].num_tokens) if is_small else encoder.num_layers
         for first in range(0, len(drawn), at_once):
             part = drawn[first : first + at_once]
             texts = PackedBatch.end_to_end(part)

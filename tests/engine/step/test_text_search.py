@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from fastadv.config.text_search import TextSearchConfig
 from fastadv.data.packing import PackedBatch
+from fastadv.engine.step import text_search
 from fastadv.engine.step.text_search import TextSearch
 from fastadv.objectives.classes.smart import symmetric_kl
 from fastadv.objectives.sentences.simcse import SimCSE
@@ -119,6 +120,28 @@ def test_proposals_are_compared_without_a_graph_or_dropout(make_step, sentences)
     recorded.run(batch)
     assert [has_graph for has_graph, _ in seen].count(True) == 2
     assert all(dropout is False for has_graph, dropout in seen if not has_graph)
+
+
+def test_as_many_proposals_are_compared_at_once_as_there_are_layers(make_step, sentences, monkeypatch):
+    """Where ranks fetch parameters together, as on a GPU; the choice is that of smaller passes."""
+    outcomes, sizes = [], []
+    for is_cut_up in (False, True):
+        recorded = make_step("simcse", INSTEAD)
+        step = recorded.step
+        monkeypatch.setattr(text_search, "is_cut_up", lambda encoder, is_cut_up=is_cut_up: is_cut_up)
+        encode = step.encoder.encode
+
+        def noted(x, batch, dropout=None, encode=encode):
+            if dropout is False:
+                sizes.append(batch.num_sentences)
+            return encode(x, batch, dropout)
+
+        step.encoder.encode = noted
+        sizes.clear()
+        torch.manual_seed(7)
+        outcomes.append(recorded.run(with_proposals(step.encoder, sentences, num_proposals=5)))
+    assert step.encoder.num_layers == 2 and sizes == [2 * len(sentences), 2 * len(sentences), len(sentences)]
+    torch.testing.assert_close(outcomes[0], outcomes[1])
 
 
 def _noted(seen, pooled, dropout):
