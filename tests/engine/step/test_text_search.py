@@ -128,6 +128,8 @@ def test_as_many_proposals_are_compared_at_once_as_there_are_layers(make_step, s
     for is_cut_up in (False, True):
         recorded = make_step("simcse", INSTEAD)
         step = recorded.step
+        config = TextSearchConfig(precision="fp32")
+        step.text_search = TextSearch(config, step.passes, step.objective, step.plan)
         monkeypatch.setattr(text_search, "is_cut_up", lambda encoder, is_cut_up=is_cut_up: is_cut_up)
         encode = step.encoder.encode
 
