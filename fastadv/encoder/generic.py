@@ -95,6 +95,9 @@ class GenericModel:
             raise UserError(f"{type(self.hf).__name__} does not support checkpoint_activations")
 
         self.hf.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute_contexts})
+        if getattr(self.hf, "_require_grads_hook", None) is not None:
+            # Only recomputation that is reentrant needs these hooks, and they do not pickle.
+            self.hf.disable_input_require_grads()
 
     def _recompute_contexts(self):
         # Of the pass, not of the time its backward runs.
