@@ -9,8 +9,8 @@ SILENT_S = 20.0
 """off a terminal nothing is said of work that is over before"""
 EVERY_S = 20.0
 """between two lines off a terminal; tqdm looks at the clock at every update"""
-_LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {rate_fmt}, {remaining} left{postfix}"
-_LINE_WITHOUT_TOTAL = "{desc}: {n_fmt} {unit}, {rate_fmt}, {elapsed} so far{postfix}"
+_LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
+_LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit}, {rate_fmt}, {elapsed} so far{postfix}"
 
 
 class Bar(tqdm):
@@ -30,7 +30,7 @@ class Bar(tqdm):
             has_total = options.get("total") is not None or (bool(arguments) and hasattr(arguments[0], "__len__"))
             options["bar_format"] = _LINE if has_total else _LINE_WITHOUT_TOTAL
             options["desc"] = options.get("desc") or "working"
-            options["unit"] = str(options.get("unit", "step")).strip()
+            options["unit"] = f" {str(options.get('unit', 'step')).strip()}"
             stream = _Lines(stream)
         super().__init__(*arguments, file=stream, **options)
 
