@@ -93,6 +93,8 @@ class Trainer:
     """The line or the bar on the terminal."""
     _lock: RunLock
     """Of the run folder, held by the first rank."""
+    _seen: list[Path]
+    """Checkpoints of the run folder before it was locked."""
     log: MetricsLog | None
     """metrics.jsonl and TensorBoard's events, of the first rank."""
 
@@ -177,11 +179,13 @@ class Trainer:
         if self.config.engine.num_threads is not None:
             torch.set_num_threads(self.config.engine.num_threads)
         claim_run_folder(self.config)
+        self._seen = checkpoint_folders(self.run_folder)
 
     def _lock_run_folder(self, held: ExitStack) -> None:
         self._lock = held.enter_context(locked(self.run_folder))
-        # Another run may have written to it since it was looked at.
-        check_run_folder(self.config)
+        if checkpoint_folders(self.run_folder) != self._seen:
+            # Another run has written to it since it was looked at.
+            check_run_folder(self.config)
 
     def _build(self) -> None:
         """The parts that hold weights and data, as they are before training."""
