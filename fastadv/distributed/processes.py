@@ -9,8 +9,11 @@ import importlib.util
 import logging
 import os
 import platform
+import time
 import warnings
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Callable, Mapping, TypeVar
 
 import torch
@@ -25,6 +28,10 @@ T = TypeVar("T")
 # What launchers (deepspeed, torchrun) set. Port 0 lets the operating system choose a free one, which only works because
 # a lone process has nobody to tell it to.
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+_PATIENCE_S = 5.0
+"""Seconds that the end of a run waits for the threads that sent its last tensors."""
 
 
 class OtherRankFailed(RuntimeError):
@@ -106,6 +113,23 @@ def shutdown(wait: bool = True) -> None:
     if wait:
         dist.barrier()
     deepspeed.comm.destroy_process_group()
+    # DeepSpeed's engine keeps the groups, so their threads live on. One that has not yet let go of its last tensor when
+    # the interpreter ends asks for the interpreter's lock, is not given it, and the process aborts. Sleeping gives it.
+    until = time.monotonic() + _PATIENCE_S
+    time.sleep(0.01)
+    while time.monotonic() < until and threads_at_work("gloo"):
+        time.sleep(0.01)
+
+
+def threads_at_work(name: str) -> int:
+    """How many threads of this process with ``name`` in theirs run or wait for a core; 0 where nothing lists them."""
+    num = 0
+    for file in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # The thread has ended.
+            # "id (name) state ...", and a name may hold brackets.
+            its_name, _, rest = file.read_text().partition(" (")[2].rpartition(") ")
+            num += name in its_name and rest.startswith("R")
+    return num
 
 
 def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
