@@ -20,7 +20,7 @@ PREFIXES = ("", "positive_", "negative_")
 
 Row = Tuple[Optional[int], Sequence[Sequence[Sequence]]]
 """the number of a row's label (None: no labels), and of each of its sentences the token ids, which of them are special,
-and of a pair of texts their types"""
+of a pair of texts their types, and its id (`fastadv.data.tokenize_texts.sentence_ids`)"""
 
 _STALE_AFTER_S = 24 * 3600
 
@@ -57,9 +57,9 @@ def record_batch(rows: List[Row], schema: pa.Schema) -> pa.RecordBatch:
     """Rows of a `schema_of` as a record batch."""
     columns: List = []
     for of_field in zip(*(sentences for _, sentences in rows)):
-        tokens, special, *types = zip(*of_field)
+        tokens, special, *types, ids = zip(*of_field)
         columns += [_lists(tokens, np.int32), _lists(special, np.bool_)]
-        columns += [[sentence_id(of_sentence) for of_sentence in tokens], [len(of_sentence) for of_sentence in tokens]]
+        columns += [list(ids), [len(of_sentence) for of_sentence in tokens]]
     if "label" in schema.names:
         columns.append([label for label, _ in rows])
     if "token_type_ids" in schema.names:

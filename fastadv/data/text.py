@@ -23,7 +23,7 @@ from fastadv.data.records import PREFIXES, MappedColumn, Row, record_batch, sche
 from fastadv.data.sources.find import Record, iterate_sentences, named_fields, open_source, records_of
 from fastadv.data.sources.line_report import LineReport
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
-from fastadv.data.tokenize_texts import counting_tokens
+from fastadv.data.tokenize_texts import counting_tokens, sentence_ids
 from fastadv.errors import UserError
 from fastadv.files.progress import Bar
 
@@ -35,7 +35,7 @@ Tokenize = Callable[[List[str]], Tuple[Sequence[Sequence[int]], Sequence[Sequenc
 logger = logging.getLogger(__name__)
 
 # Part of every cache key: raise it when the line rule or the layout of the file changes.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # A record batch is written as soon as it holds this many sentences or tokens, and text is tokenised in pieces
 # of at most so many sentences or characters: memory does not grow with the corpus, nor with the length of its
 # lines.
@@ -261,7 +261,13 @@ def _view(column: pa.Array) -> tuple:
 
 def by_column(encoder_tokenize: Tokenize, *columns: List[str]) -> Iterator[tuple]:
     """The sentences of each row, every column of texts tokenised by itself."""
-    return zip(*(list(zip(*encoder_tokenize(texts), strict=True)) for texts in columns), strict=True)
+    return zip(*(sentences_of(encoder_tokenize, texts) for texts in columns), strict=True)
+
+
+def sentences_of(encoder_tokenize: Callable[..., Sequence[List]], *columns: List[str]) -> List[tuple]:
+    """Each text, or each row of ``columns`` as one, as a `Row` has its sentences."""
+    of_text = encoder_tokenize(*columns)
+    return list(zip(*of_text, sentence_ids(encoder_tokenize, of_text[0], *columns), strict=True))
 
 
 def tokenised(

@@ -1,9 +1,11 @@
 """Texts and pairs of texts to token ids, as the encoder's own tokenizer cuts them."""
 
+import unicodedata
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
+from fastadv.data.records import sentence_id
 from fastadv.data.sources.line_report import LineReport
 from fastadv.errors import UserError
 
@@ -69,6 +71,38 @@ def tokenize(
         report.num_tokens += sum(len(flags) - sum(flags) for flags in special)
         report.num_unknown += _num_unknown(tokenizer, ids, special)
     return ids, special, types
+
+
+def is_plain(text: str) -> bool:
+    """Whether ``text`` is its own `plain_text`."""
+    return text == plain_text(text)
+
+
+def plain_text(text: str) -> str:
+    """``text`` in Unicode's composed form (NFC), with one space for each stretch of white space and none around it."""
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
+
+
+def sentence_ids(
+    encoder_tokenize: Callable[..., Sequence[List]], tokens: Sequence[Sequence[int]], *columns: Sequence[str]
+) -> List[int]:
+    """What says which texts, or pairs of texts, are equal: of each the `sentence_id` of its `plain_text`'s tokens.
+
+    Tokenizers of bytes have tokens of white space, with which "a man" and "a man  " would be different sentences.
+
+    Args:
+        encoder_tokenize: columns of texts -> (token ids, ...) of each row.
+        tokens: what it gave for ``columns``.
+    """
+    ids = list(map(sentence_id, tokens))
+    others = [place for place, texts in enumerate(zip(*columns)) if not all(map(is_plain, texts))]
+    if others:
+        # Not texts of their own, for those who count.
+        with counting_tokens(LineReport()):
+            plain = encoder_tokenize(*([plain_text(texts[place]) for place in others] for texts in columns))[0]
+        for place, of_text in zip(others, plain, strict=True):
+            ids[place] = sentence_id(of_text)
+    return ids
 
 
 def checked_texts(texts: Sequence[str]) -> List[str]:

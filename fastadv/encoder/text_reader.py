@@ -7,8 +7,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from fastadv.data.packing import PackedBatch
-from fastadv.data.text import sentence_id
-from fastadv.data.tokenize_texts import tokenize
+from fastadv.data.tokenize_texts import sentence_ids, tokenize
 from fastadv.encoder.sentence_files.read import SentenceFiles
 from fastadv.errors import UserError
 
@@ -76,12 +75,12 @@ class TextReader:
         return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
 
     def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
-        """Tokenises texts into one batch on the model's device. Texts cut to the same tokens share an id."""
+        """Tokenises texts into one batch on the model's device. Equal texts share an id (`sentence_ids`)."""
         token_lists, special_lists = self.tokenize(texts)
         batch = PackedBatch.from_token_lists(
             token_lists,
             special_lists,
-            sentence_ids=[sentence_id(tokens) for tokens in token_lists],
+            sentence_ids=sentence_ids(self.tokenize, token_lists, texts),
             labels=labels,
             position_offset=self.position_offset,
         )

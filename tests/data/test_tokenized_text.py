@@ -1,5 +1,6 @@
 """The cached Arrow file: what it holds, when it is reused, and that it is never torn."""
 
+import json
 import logging
 import os
 import pickle
@@ -15,6 +16,7 @@ import torch
 
 from fastadv.data import text as text_module
 from fastadv.data.text import TokenizedText, collate, sentence_id
+from fastadv.data.tokenize_texts import _counting
 from fastadv.errors import UserError
 
 CLS, SEP = 1, 2
@@ -259,3 +261,24 @@ def test_collate_packs_rows(build):
     assert batch.position_ids.tolist() == [2, 3, 4, 5, 2, 3, 4, 5, 6]
     assert batch.sentence_ids.tolist() == [dataset[1]["sentence_id"], dataset[0]["sentence_id"]]
     assert batch.sentence_ids.dtype == torch.int64
+
+
+def test_texts_that_differ_in_white_space_or_unicode_form_are_one_sentence(tmp_path):
+    """Tokens of bytes differ by every space: rows keep their own, and share their id."""
+
+    num_counted = []
+
+    def bytes_of(texts):
+        _counting.get().num_texts += len(texts)
+        num_counted.append(len(texts))
+        tokens = [[256, *text.encode(), 257] for text in texts]
+        return tokens, [[True, *[False] * (len(of) - 2), True] for of in tokens]
+
+    texts = ["a caf\u00e9 here", "a cafe\u0301 here", "a  caf\u00e9 here ", "\ta caf\u00e9\u00a0here", "a cafe here"]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    dataset = TokenizedText.build(tmp_path / "texts.jsonl", bytes_of, "bytes", 64, cache_dir=tmp_path / "cache")
+    # Tokenised twice, told of once.
+    assert num_counted == [5, 3] and dataset.report.num_texts == 5
+    tokens = [dataset[row]["input_ids"].tolist() for row in range(len(texts))]
+    assert tokens == [[256, *text.encode(), 257] for text in texts]
+    assert dataset.sentence_ids.tolist() == [sentence_id(tokens[0])] * 4 + [sentence_id(tokens[4])]

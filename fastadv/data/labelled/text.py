@@ -19,7 +19,7 @@ from fastadv.data.labelled.labels import FoundLabels, LabelledRow, LabelMap, agr
 from fastadv.data.records import schema_of
 from fastadv.data.sources.line_report import LineReport
 from fastadv.data.sources.lines import MAX_BYTES_PER_LINE
-from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, tokenised
+from fastadv.data.text import FORMAT_VERSION, TokenizedText, by_column, sentences_of, tokenised
 from fastadv.errors import UserError
 
 # Part of every cache key: raise it when labelled rows or their file change.
@@ -130,7 +130,7 @@ class LabelledText(TokenizedText):
         def tokenise(*columns: List[str]) -> Iterable:
             if not is_pair:
                 return by_column(encoder.tokenize, *columns)
-            return ((sentence,) for sentence in zip(*encoder.tokenize_pairs(*columns), strict=True))
+            return ((sentence,) for sentence in sentences_of(encoder.tokenize_pairs, *columns))
 
         def refuse(row: LabelledRow) -> None:
             column = opened.text_columns[0]

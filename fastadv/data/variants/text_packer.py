@@ -12,8 +12,8 @@ from fastadv.data.edits.proposals import Copies
 from fastadv.data.edits.spliced_tokens import Bodies, spliced
 from fastadv.data.packing import PackedBatch
 from fastadv.data.piece_tokens import PieceTokens, piece_tokens
-from fastadv.data.text import sentence_id
-from fastadv.data.tokenize_texts import tokenize
+from fastadv.data.records import sentence_id
+from fastadv.data.tokenize_texts import is_plain, tokenize
 from fastadv.data.variants.text_pairs import Texts
 
 
@@ -54,16 +54,17 @@ class TextPacker:
         """
         frame, num_copies = self._frame(len(rows[0].texts)), len(rows[0].changes)
         if frame is None:
-            drawn = [
-                [row.texts if text is None else text for text in map(row.texts_of, range(num_copies))] for row in rows
-            ]
-            parts = self._packed_whole([text for of_k in zip(*drawn) for text in of_k]).split(num_copies)
+            by_row = [[row.texts, *(row.texts_of(k) or row.texts for k in range(num_copies))] for row in rows]
+            packed = self._packed_whole([texts for of_k in zip(*by_row) for texts in of_k])
         else:
             by_row = [spliced(row, self._pieces, frame.most) for row in rows]
-            own, *parts = self._packed([body for of_k in zip(*by_row) for body in of_k], frame).split(1 + num_copies)
-            if not torch.equal(own.sentence_ids, sentence_ids):
-                raise ValueError("the tokenizer gives other tokens than it gave when the text was read")
-        return [replace(part, is_present=part.sentence_ids != sentence_ids) for part in parts]
+            packed = self._packed([body for of_k in zip(*by_row) for body in of_k], frame)
+        own, *parts = packed.split(1 + num_copies)
+        # The rows' ids are of their plain texts, those here of the tokens.
+        plain = torch.tensor([all(map(is_plain, row.texts)) for row in rows])
+        if not torch.equal(own.sentence_ids[plain], sentence_ids[plain]):
+            raise ValueError("the tokenizer gives other tokens than it gave when the text was read")
+        return [replace(part, is_present=part.sentence_ids != own.sentence_ids) for part in parts]
 
     def _frame(self, num_texts: int) -> "_Frame | None":
         """What is around the tokens of pieces; None where texts are tokenised whole."""

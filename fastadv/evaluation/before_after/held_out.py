@@ -6,7 +6,7 @@ from typing import List, Tuple
 import numpy as np
 
 from fastadv.config.schema import EvaluationConfig
-from fastadv.data.tokenize_texts import say_tokens
+from fastadv.data.tokenize_texts import say_tokens, sentence_ids
 from fastadv.errors import UserError
 
 MIN_SENTENCES = 16
@@ -20,7 +20,7 @@ class HeldOut:
     """Unlabelled sentences for attacks and geometry, labelled ones for the probe (empty lists: no probe)."""
 
     sentences: List[str]
-    """distinct for the encoder: no two are equal after truncation"""
+    """distinct for the encoder: no two are equal after truncation, whatever their white space"""
     probe_train: Tuple[List[str], List[int]] = field(default_factory=lambda: ([], []))
     """texts and labels 0 or 1"""
     probe_test: Tuple[List[str], List[int]] = field(default_factory=lambda: ([], []))
@@ -53,15 +53,15 @@ def load_held_out(cfg: EvaluationConfig, encoder, data_field: str = "text", quot
 
 
 def draw_distinct(texts: List[str], count: int, encoder, seed: int) -> List[str]:
-    """The first ``count`` of the shuffled texts, leaving out those equal to an earlier one after truncation."""
+    """The first ``count`` of the shuffled texts, leaving out those equal to an earlier one for the encoder."""
     order = np.random.default_rng(seed).permutation(len(texts))
     chosen, seen = [], set()
     for begin in range(0, len(order), count):
         window = [texts[i] for i in order[begin : begin + count]]
-        for text, tokens in zip(window, encoder.tokenize(window)[0]):
-            key = tuple(tokens)
-            if key not in seen and len(chosen) < count:
-                seen.add(key)
+        ids = sentence_ids(encoder.tokenize, encoder.tokenize(window)[0], window)
+        for text, own in zip(window, ids, strict=True):
+            if own not in seen and len(chosen) < count:
+                seen.add(own)
                 chosen.append(text)
         if len(chosen) == count:
             break

@@ -47,8 +47,6 @@ def measure(encoder, data: RobustnessData, drawn: Drawn, batch_size: int = 64, p
     Raises:
         UserError: vectors that are not finite.
     """
-    # Of the sentences as they are: copies with typing errors are cut and unknown for other reasons.
-    say_tokens(encoder, data.name, data.sentences)
     moved = movement(encoder, data.sentences, drawn.copies, batch_size, progress)
     return Measured(moved, choices(moved, data), _sts(encoder, data, drawn, batch_size, progress))
 
@@ -161,6 +159,8 @@ def measure_models(
     for name, load in Bar(models.items(), desc="models", disable=not progress or len(models) < 2):
         try:
             encoder = load()
+            # Of the sentences as they are: copies with typing errors are cut and unknown for other reasons.
+            say_tokens(encoder, data.name, data.sentences)
             measured[name] = measure(encoder, data, drawn, batch_size, progress)
         except UserError as error:
             failure = error if name in str(error) else UserError(f"{name}: {error}")
