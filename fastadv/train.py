@@ -103,8 +103,10 @@ def _run(argv: list[str]) -> int:
     if told_rank() == 0:
         send_log_to_terminal()
     config, settings = read_arguments(argv)
+    # Every rank checks what was given; the first says what there is to say.
     if "print_config" in settings:
-        print(to_yaml(config), end="")
+        if told_rank() == 0:
+            print(to_yaml(config), end="")
         return 0
     check_encoder(config)
     if "dry_run" in settings:
@@ -116,7 +118,8 @@ def _run(argv: list[str]) -> int:
         if options.card is None:
             choose_kernels(config)
             check_machine(config)
-        print(describe_plan(config, options))
+        if told_rank() == 0:
+            print(describe_plan(config, options))
         return 0
     from fastadv.distributed.processes import is_first_rank, shutdown, world_size
     from fastadv.distributed.signals import ending_at_once

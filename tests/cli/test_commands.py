@@ -307,7 +307,7 @@ def test_train_help_lists_every_key_by_stage(capsys):
 
 @pytest.fixture
 def sentence_folder(tiny_bert_dir, tmp_path):
-    said = {"prompts": {"query": "the film : "}, "default_prompt_name": "query"}
+    said = {"prompts": {"query": "the film : ", "short": "a "}, "default_prompt_name": "query"}
     return Folder(modes=("cls",), after=("Normalize",), max_length=40, settings=said).write(
         tiny_bert_dir, tmp_path / "model"
     )
@@ -327,7 +327,7 @@ def test_encode_takes_the_model_s_own_prompt_unless_told(sentence_folder, tmp_pa
     assert np.abs(made["own"] - made["none"]).max() > 1e-3
     np.testing.assert_allclose(np.linalg.norm(made["none"], axis=1), 1, rtol=1e-5)
     line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "passage"], capsys)
-    assert "'passage'" in line and "its prompts are query" in line
+    assert "'passage'" in line and "its prompts are query, short" in line
     line = refusal([*arguments, tmp_path / "v.npy", "--prompt_name", "query", "--prompt", "x"], capsys)
     assert "both given" in line
 
@@ -373,9 +373,11 @@ SAYING = {
 }
 
 
-@pytest.mark.parametrize("prompt", [None, ""])
+@pytest.mark.parametrize(
+    "told, prompt", [([], "the film : "), (["--prompt", ""], ""), (["--prompt_name", "short"], "a ")]
+)
 @pytest.mark.parametrize("kind", SAYING)
-def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys, kind, prompt):
+def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_path, capsys, kind, told, prompt):
     """By default as the model's own files say."""
     options, name, of_model, table = SAYING[kind]
     data = write_sts_benchmark(write_sets(tmp_path / "senteval", ["SST-2"], num_rows=12), num_pairs=30)
@@ -384,12 +386,12 @@ def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_pat
     paths = {"DATA": data, "CACHE": tmp_path / "cache", "SETS": tmp_path / "sets.json"}
     options = [paths.get(option, option) for option in options]
     arguments = ["evaluate", kind, "--model", sentence_folder, *options, "--out", out]
-    printed = run([*arguments, *([] if prompt is None else ["--prompt", prompt])], capsys).out
+    printed = run([*arguments, *told], capsys).out
     results = of_model(json.loads((out if out.is_file() else out / name).read_text()))
-    expected = ("cls", 40, "the film : " if prompt is None else "", ["Normalize"])
+    expected = ("cls", 40, prompt, ["Normalize"])
     assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules")) == expected
     shown = printed if table == "STDOUT" else html.unescape((out / table).read_text())
-    said = "prompt 'the film : '" if prompt is None else "no prompt"
+    said = f"prompt {prompt!r}" if prompt else "no prompt"
     assert f"cls pooling, Normalize, cut to 40 tokens, {said}" in shown
 
 

@@ -56,6 +56,11 @@ def test_roberta_large_is_planned_from_its_configuration_alone(planned):
     assert f"hours       {31_252 * seconds / 3600:,.2f}: " in hours
 
 
+def test_one_rank_prints_the_plan(planned, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert planned("--card", "h100") == (0, "", "")
+
+
 def test_what_is_stated_changes_what_is_said(planned):
     _, out, _ = planned("--mean_length=16", "--card=t4")
     assert "128 sentences of 16.0 tokens (as given), 2,048 in all, on 1 Tesla T4" in out

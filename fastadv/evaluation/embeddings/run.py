@@ -98,6 +98,7 @@ class AttackRun(AttackOnClassifiers):
                 "model": model,
                 "fingerprint": own_fingerprint,
                 "max_length": classifier.encoder.max_length,
+                "prompt": classifier.encoder.prompt,
                 "labels": list(classifier.label_map.names),
             }
         numbers = report(results, label_maps, checks, seed=self.settings.seed)

@@ -172,6 +172,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
             "model": model,
             "fingerprint": own_fingerprint,
             "max_length": classifier.encoder.max_length,
+            "prompt": classifier.encoder.prompt,
             "labels": list(names),
             "bias": None if bias is None else list(bias),
             "protocol": {

@@ -123,6 +123,8 @@ def _protocol(results: dict) -> str:
         elif "pooling" in model:
             # An encoder; a classifier has no choice.
             entries[model["name"]] = encoding_words(model)
+        if model.get("prompt") and "pooling" not in model:
+            entries[f"{model['name']}, before every text"] = repr(model["prompt"])
     lines = "".join(f"<dt>{shown(str(name))}</dt><dd>{shown(_words(value))}</dd>" for name, value in entries.items())
     return f"<h2>How</h2>\n<dl>{lines}</dl>\n"
 

@@ -3,9 +3,11 @@ file of their own.
 """
 
 import csv
+import html
 import json
 import os
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -337,3 +339,16 @@ def test_mistakes_end_in_one_line(folder, tmp_path, capsys, change, message):
         given, change = given[: given.index("--recipe")], change[1:]
     printed = run([*given, *change, "--dry_run"], capsys, status=2)
     assert message in printed.err and printed.err.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_prompt_that_the_model_brings_is_told(folder, tmp_path, capsys):
+    shutil.copytree(folder / "a/model", tmp_path / "a/model")
+    said = {"prompts": {"film": "a film : "}, "default_prompt_name": "film"}
+    (tmp_path / "a/model/config_sentence_transformers.json").write_text(json.dumps(said), encoding="utf-8")
+    given = arguments(folder, tmp_path / "out", "--max_texts", 2)
+    given[given.index("--model") + 1] = str(tmp_path / "a/model")
+    run(given, capsys)
+    (model,) = json.loads((tmp_path / "out/text-attack.json").read_text(encoding="utf-8"))["models"]
+    assert model["prompt"] == "a film : "
+    page = html.unescape((tmp_path / "out/text-attack.html").read_text(encoding="utf-8"))
+    assert "before every text</dt><dd>'a film : '</dd>" in page
