@@ -48,7 +48,8 @@ def measure(encoder, data: RobustnessData, drawn: Drawn, batch_size: int = 64, p
         UserError: vectors that are not finite.
     """
     moved = movement(encoder, data.sentences, drawn.copies, batch_size, progress)
-    return Measured(moved, choices(moved, data), _sts(encoder, data, drawn, batch_size, progress))
+    unread = changes_cut_off(encoder, data.sentences, drawn.copies)
+    return Measured(moved, choices(moved, data, unread), _sts(encoder, data, drawn, batch_size, progress))
 
 
 def movement(
@@ -105,16 +106,34 @@ def _ranks(unit: np.ndarray, clean: np.ndarray, own: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def choices(moved: Movement, data: RobustnessData) -> Choice:
+def changes_cut_off(encoder, sentences: Sequence[str], copies: Mapping[Variant, Copies]) -> dict[Variant, np.ndarray]:
+    """For each variant, (N,) whether its change of a sentence lies behind what the encoder reads of it.
+
+    Args:
+        encoder: has ``tokenize`` and ``max_length``; of one that has not nothing is known to be cut.
+    """
+    cut_off = {variant: np.zeros(len(sentences), bool) for variant in copies}
+    if not hasattr(encoder, "tokenize"):
+        return cut_off
+    own = encoder.tokenize(sentences)[0]
+    at_limit = [number for number, tokens in enumerate(own) if len(tokens) == encoder.max_length]
+    for variant, some in copies.items():
+        rows = [number for number in at_limit if some[number] is not None]
+        tokens = encoder.tokenize([some[number].text for number in rows])[0]
+        cut_off[variant][rows] = [of_copy == own[number] for number, of_copy in zip(rows, tokens)]
+    return cut_off
+
+
+def choices(moved: Movement, data: RobustnessData, cut_off: Mapping[Variant, np.ndarray]) -> Choice:
     """For each named edit and each flip, both at one word: whether the edited copy is nearer than the flipped one.
 
-    NaN where a sentence lacks one of the two copies; a tie is 0.
+    NaN where a sentence lacks one of the two copies, or one is `changes_cut_off`; a tie is 0.
     """
     found = {}
     for edit in (variant for variant in data.curves if variant.share is None):
         for flip in data.flips:
             kept, flipped = moved[edit]["cosine"], moved[flip]["cosine"]
-            is_known = np.isfinite(kept) & np.isfinite(flipped)
+            is_known = np.isfinite(kept) & np.isfinite(flipped) & ~(cut_off[edit] | cut_off[flip])
             found[edit, flip] = np.where(is_known, kept > flipped, np.nan)
     return found
 

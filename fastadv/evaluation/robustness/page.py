@@ -20,7 +20,8 @@ FILES = ("robustness.json", "robustness.md", "robustness.html", "robustness.png"
 _NOTES = (
     "An edit is drawn by the seed, the number of the sentence, the edit and its strength: all models meet the same "
     "copies. Shares are of the words that have four letters or more and no digit.",
-    "Left out are sentences that the edit has no place in. A tie is no retrieval, and no copy that is nearer.",
+    "Left out are sentences that the edit has no place in. A tie is no retrieval, and no copy that is nearer; where "
+    "a model cuts a sentence before one of two changes, the two are not compared.",
     "Cosines and MRR have intervals by the bootstrap over sentences, shares of sentences by Wilson. They do not say "
     "what another draw of edits would give.",
 )

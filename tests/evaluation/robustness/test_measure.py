@@ -13,7 +13,7 @@ from fastadv.errors import UserError
 from fastadv.evaluation.before_after.before_after import compare
 from fastadv.evaluation.intervals import paired_interval, value_interval
 from fastadv.evaluation.robustness.edited import UNCHANGED, Copy, RobustnessData, Variant
-from fastadv.evaluation.robustness.measure import METRICS, choices, measure, movement
+from fastadv.evaluation.robustness.measure import METRICS, changes_cut_off, choices, measure, movement
 from fastadv.evaluation.robustness.result import record_of, robustness_rows, robustness_table, tables_of
 from fastadv.evaluation.vectors.scored_pairs import ScoredPairs
 from tests.evaluation.made_up_sets import LetterEncoder
@@ -93,9 +93,22 @@ def test_the_share_of_nearer_copies_is_that_by_hand():
         Variant("typos", 0.3): {"cosine": np.zeros(5)},
         Variant("swap", is_named=False): {"cosine": np.zeros(5)},
     }
-    found = choices(moved, data_of(moved))
+    cut_off = {variant: np.zeros(5, bool) for variant in moved}
+    found = choices(moved, data_of(moved), cut_off)
     assert list(found) == [(TYPOS, FLIP)]
     np.testing.assert_array_equal(found[TYPOS, FLIP], [1, 0, 0, 1, np.nan])
+    for variant, sentence in ((TYPOS, 0), (FLIP, 1)):
+        cut_off[variant][sentence] = True
+    np.testing.assert_array_equal(choices(moved, data_of(moved), cut_off)[TYPOS, FLIP], [np.nan, np.nan, 0, 1, np.nan])
+
+
+def test_a_change_behind_the_cut_is_told_from_one_that_the_tokenizer_does_not_see():
+    """Letters of four at most, in lower case."""
+    encoder = SimpleNamespace(max_length=4, tokenize=lambda texts: ([list(text.lower()[:4]) for text in texts], None))
+    sentences = ["abcde", "abcde", "abc", "abcde"]
+    edited = copies("abcdx", "abxde", "ABC", None)
+    assert changes_cut_off(encoder, sentences, {TYPOS: edited})[TYPOS].tolist() == [True, False, False, False]
+    assert not changes_cut_off(Letters(), sentences, {TYPOS: edited})[TYPOS].any()
 
 
 def whole(models, pairs=None, **options):
