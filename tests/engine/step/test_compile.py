@@ -17,6 +17,7 @@ from fastadv.perturbation.chains import Chains
 from fastadv.perturbation.compiled import CompiledAdversary, gradients_of, moved
 from fastadv.perturbation.search import Surroundings, map_rows
 from tests.conftest import write_tiny_bert
+from tests.engine.step.test_text_search import with_proposals
 
 MAX_LENGTH = 24
 OTHERS = [
@@ -242,6 +243,27 @@ def test_a_step_has_the_same_loss_gradients_and_metrics(make_step, sentences, op
         for name, value in plain[2].items():
             torch.testing.assert_close(ours[2][name], value, rtol=1e-9, atol=1e-12, msg=name)
     torch.testing.assert_close(outcomes[1][1], outcomes[0][1], rtol=1e-12, atol=1e-14)
+
+
+def test_views_of_texts_are_chosen_and_learnt_from_alike(make_step, sentences):
+    """With z_text, a flip and the search over embeddings; dropout off, whose masks are drawn for filled batches."""
+    outcomes = []
+    for is_compiled in (False, True):
+        options = {"text_positive": "beside", "weight_text": 0.5, "weight_flip": 0.3, "flip_margin": 0.5}
+        recorded = make_step("robustsentembed", options, num_steps=2)
+        step = recorded.step
+        if is_compiled:
+            step.search.adversary = compiled_adversary(step)
+            step.passes.compiled = CompiledEncode(step.encoder, backend="aot_eager")
+        outcomes.append((*recorded.run(with_proposals(step.encoder, sentences)), step.metrics))
+    (loss, gradients, metrics), ours = outcomes
+    assert metrics["text_gain"] > 0
+    torch.testing.assert_close(ours[0], loss, rtol=1e-12, atol=0)
+    for name, grad in gradients.items():
+        torch.testing.assert_close(ours[1][name], grad, rtol=1e-10, atol=1e-12, msg=name)
+    assert ours[2].keys() == metrics.keys()
+    for name, value in metrics.items():
+        torch.testing.assert_close(ours[2][name], value, rtol=1e-9, atol=1e-12, msg=name)
 
 
 def test_a_step_is_built_with_it_and_without(tiny_bert_dir):
