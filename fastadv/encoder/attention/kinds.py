@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastadv.encoder.attention.layout import Padding, pad, pad_heads, unpad, unpad_heads
+from fastadv.encoder.attention.layout import Padding, pad_filled, pad_heads, unpad, unpad_heads
 from fastadv.encoder.dropout import drop
 from fastadv.errors import UserError
 
@@ -99,10 +99,11 @@ def _matmul(query, key, value, padding, num_heads, dropout_p, first_tokens_only)
 
 
 def _sdpa(query, key, value, padding, num_heads, dropout_p, first_tokens_only):
-    asking = query.unsqueeze(1) if first_tokens_only else pad(query, padding)
+    asking = query.unsqueeze(1) if first_tokens_only else pad_filled(query, padding)
+    grids = asking, pad_filled(key, padding), pad_filled(value, padding)
     # (B, L, D) -> (B, H, L, D / H)
-    heads = [g.unflatten(-1, (num_heads, -1)).transpose(1, 2) for g in (asking, pad(key, padding), pad(value, padding))]
-    states = F.scaled_dot_product_attention(*heads, attn_mask=padding.mask, dropout_p=dropout_p)
+    heads = [grid.unflatten(-1, (num_heads, -1)).transpose(1, 2) for grid in grids]
+    states = F.scaled_dot_product_attention(*heads, attn_mask=padding.bias(query.dtype), dropout_p=dropout_p)
     states = states.transpose(1, 2).flatten(2)
     return states.squeeze(1) if first_tokens_only else unpad(states, padding)
 

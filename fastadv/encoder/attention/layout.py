@@ -13,6 +13,9 @@ from torch import Tensor
 
 from fastadv.data.packing import PackedBatch
 
+_ALIGNED = 8
+"""entries; what torch's memory-efficient attention asks of a bias's strides"""
+
 
 @dataclass(frozen=True)
 class HeadLayout:
@@ -42,6 +45,7 @@ class Padding:
     num_sentences: int
     max_seqlen: int
     _heads: dict = field(default_factory=dict, repr=False)
+    _whole: dict = field(default_factory=dict, repr=False)
     _aligned: dict = field(default_factory=dict, repr=False)
 
     def heads(self, num_heads: int, dtype: torch.dtype) -> HeadLayout:
@@ -65,8 +69,33 @@ class Padding:
             is_free = torch.ones(self.num_sentences * self.max_seqlen, dtype=torch.bool, device=self.index.device)
             is_free[self.index] = False
             index = torch.cat([self.index, is_free.nonzero().flatten()[:num_added]])
-            aligned = self._aligned[multiple] = replace(self, index=index, _heads={}, _aligned={})
+            aligned = self._aligned[multiple] = replace(self, index=index, _heads={}, _whole={}, _aligned={})
         return aligned
+
+    @property
+    def source(self) -> Tensor:
+        """(B * L,) int64, the row that fills each place: behind a sentence's end its own first token, as in
+        `HeadLayout`."""
+        source = self._whole.get("source")
+        if source is None:
+            source = self.first_tokens.repeat_interleave(self.max_seqlen)
+            source[self.index] = torch.arange(len(self.index), device=source.device)
+            self._whole["source"] = source
+        return source
+
+    def bias(self, dtype: torch.dtype) -> Optional[Tensor]:
+        """(B, 1, 1, L) in ``dtype``, added to logits: 0 at real tokens, -inf behind a sentence's end; None where no
+        sentence is padded. Worked out once: attention turns a mask into it in every layer."""
+        if self.mask is None:
+            return None
+        bias = self._whole.get(dtype)
+        if bias is None:
+            # Rows begin at multiples of `_ALIGNED` entries, or fused attention copies them at every call.
+            width = -(-self.max_seqlen // _ALIGNED) * _ALIGNED
+            bias = torch.zeros(self.num_sentences, 1, 1, width, dtype=dtype, device=self.mask.device)
+            bias = bias[..., : self.max_seqlen].masked_fill_(~self.mask, float("-inf"))
+            self._whole[dtype] = bias
+        return bias
 
 
 def _head_layout(padding: Padding, num_heads: int, dtype: torch.dtype) -> HeadLayout:
@@ -165,6 +194,16 @@ def pad(rows: Tensor, padding: Padding) -> Tensor:
     if padding.mask is not None:
         rows = _Scatter.apply(rows, padding.index, num_sentences * max_seqlen)
     return rows.view(num_sentences, max_seqlen, rows.shape[-1])
+
+
+def pad_filled(rows: Tensor, padding: Padding) -> Tensor:
+    """(T, D) -> (B, L, D), copies of real rows where there is no token: the weight there must be 0.
+
+    One gather where `pad` writes zeros and then rows.
+    """
+    if padding.mask is not None:
+        rows = _Fill.apply(rows, padding.source, padding.index)
+    return rows.view(padding.num_sentences, padding.max_seqlen, rows.shape[-1])
 
 
 def unpad(grid: Tensor, padding: Padding) -> Tensor:

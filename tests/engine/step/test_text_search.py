@@ -75,6 +75,14 @@ def test_the_generic_path_agrees(make_step, sentences):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_of_equal_proposals_the_first_is_taken():
+    """Columns: a tie, a tie with one that is missing, no number, none there, all equal."""
+    nan, inf = float("nan"), float("inf")
+    values = torch.tensor([[1.0, 3.0, nan, 5.0, -inf], [2.0, 3.0, 0.5, 6.0, -inf], [2.0, 3.0, nan, 7.0, -inf]])
+    is_present = torch.tensor([[1, 0, 1, 0, 1], [1, 1, 1, 0, 1], [1, 1, 1, 0, 1]], dtype=torch.bool)
+    assert text_search.first_highest(values, is_present).tolist() == [1, 1, 1, 0, 0]
+
+
 def test_z_text_takes_the_place_of_the_positive(make_step, sentences):
     """The step equals one whose given positives are the texts that were chosen."""
     recorded, (loss, grads, *_) = run(make_step, CASES["robustsentembed"], sentences)
