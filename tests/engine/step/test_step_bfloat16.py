@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastadv.encoder.cast import CastWeights
 
@@ -90,3 +91,36 @@ def test_a_shared_weight_is_cast_once_and_gets_one_gradient():
         out = pair(torch.ones(2, 4, dtype=torch.bfloat16)).float().sum()
     out.backward()
     assert first.weight.is_leaf and first.weight.grad.dtype == torch.float32
+
+
+def test_weights_are_cast_in_groups_and_gradients_come_back_as_one_by_one():
+    """Of 40 weights one is shared, one is not used and one is frozen; the shared one's gradient is summed first."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(20))
+    model[5].weight = model[4].weight
+    model[7].bias.requires_grad_(False)
+    x, seen = torch.randn(4, 3), []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            seen.append(operation.overloadpacket.__name__)
+            return operation(*arguments, **(options or {}))
+
+    def gradients(weights_of):
+        states = x.bfloat16()
+        for number in (0, 4, 5, 7, 19):
+            states = torch.tanh(states @ weights_of(model[number], "weight") + weights_of(model[number], "bias"))
+        return torch.autograd.grad(states.float().sum(), used, allow_unused=True)
+
+    used = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    alone = {id(parameter): parameter.bfloat16() for parameter in model.parameters()}
+    expected = gradients(lambda layer, name: alone[id(getattr(layer, name))])
+    with Copies():
+        cast = CastWeights(model, torch.bfloat16, lambda name: True)
+        with cast.applied():
+            found = gradients(lambda layer, name: layer._parameters[name])
+    # Two groups there and back; x, the last states and their gradient by themselves.
+    assert seen.count("_foreach_copy_") == 4 and seen.count("_to_copy") == 3
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or (ours.dtype == torch.float32 and torch.equal(ours, theirs))
