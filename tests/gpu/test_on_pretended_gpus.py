@@ -29,7 +29,7 @@ def device_can_be_made():
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_a_gpu(check):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.gpu.device", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.gpu.device.plugin", "-p", "no:cacheprovider"]
     command += ["-o", "python_files=check_*.py", str(Path(__file__).parent / "checks" / check)]
     environment = {
         **os.environ,

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from tests.gpu.device.library import LIBRARY
+from tests.gpu.device.library import library
 
 COLLECTIVES: collections.Counter[tuple[str, int]] = collections.Counter()
 """(collective, bytes of this rank's tensors) → calls"""
@@ -98,7 +98,7 @@ class PretendedNCCL(dist.ProcessGroup):
 
     def _bytes(self, name, tensors):
         """The same bytes for gloo, of tensors that NCCL would take."""
-        own = LIBRARY.get_device()
+        own = library().get_device()
         for t in tensors:
             if not t.is_cuda:
                 given = f"{name} of {tuple(t.shape)} {t.dtype}"

@@ -6,7 +6,7 @@ import time
 import torch
 import torch.cuda
 
-from tests.gpu.device.library import LIBRARY, NUM_DEVICES
+from tests.gpu.device.library import library, num_devices
 from tests.gpu.device.watching import tell
 
 NAME = "pretended GPU"
@@ -16,18 +16,18 @@ def _index(device=None) -> int:
     if isinstance(device, int):
         return device
     index = None if device is None else torch.device(device).index
-    return LIBRARY.get_device() if index is None else index
+    return library().get_device() if index is None else index
 
 
 def _set_device(device) -> None:
     index = _index(device)
-    if not 0 <= index < NUM_DEVICES:
+    if not 0 <= index < num_devices():
         raise RuntimeError("CUDA error: invalid device ordinal")
-    LIBRARY.set_device(index)
+    library().set_device(index)
 
 
 def _exchange_device(index: int) -> int:
-    before = LIBRARY.get_device()
+    before = library().get_device()
     if index >= 0:
         _set_device(index)
     return before
@@ -115,8 +115,8 @@ def _storage_clone(storage):
 
 _FUNCTIONS = {
     "is_available": lambda: True,
-    "device_count": lambda: NUM_DEVICES,
-    "_device_count_nvml": lambda: NUM_DEVICES,
+    "device_count": num_devices,
+    "_device_count_nvml": num_devices,
     "is_initialized": lambda: True,
     "_lazy_init": lambda: None,
     "init": lambda: None,
@@ -124,8 +124,7 @@ _FUNCTIONS = {
     "set_device": _set_device,
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
-    # Dynamo wants to hash it, which a function of ctypes does not allow.
-    "current_device": lambda: LIBRARY.get_device(),
+    "current_device": lambda: library().get_device(),
     "synchronize": lambda device=None: tell("sync", "torch.cuda.synchronize"),
     "Event": Event,
     "Stream": Stream,
@@ -154,9 +153,9 @@ _FUNCTIONS = {
     "reset_max_memory_cached": lambda device=None: None,
     "get_rng_state": lambda device="cuda": torch.ops.pretended_gpu.rng_state(_index(device)),
     "set_rng_state": lambda new_state, device="cuda": torch.ops.pretended_gpu.set_rng_state(_index(device), new_state),
-    "get_rng_state_all": lambda: [torch.ops.pretended_gpu.rng_state(i) for i in range(NUM_DEVICES)],
+    "get_rng_state_all": lambda: [torch.ops.pretended_gpu.rng_state(i) for i in range(num_devices())],
     "manual_seed": lambda seed: torch.ops.pretended_gpu.seed(_index(), seed),
-    "manual_seed_all": lambda seed: [torch.ops.pretended_gpu.seed(i, seed) for i in range(NUM_DEVICES)] and None,
+    "manual_seed_all": lambda seed: [torch.ops.pretended_gpu.seed(i, seed) for i in range(num_devices())] and None,
 }
 
 
@@ -167,7 +166,7 @@ def install() -> None:
         for module in (torch.cuda.random, torch.cuda.memory, torch.cuda.streams):
             if hasattr(module, name):
                 setattr(module, name, function)
-    torch.cuda.default_generators = tuple(torch.Generator() for _ in range(NUM_DEVICES))
+    torch.cuda.default_generators = tuple(torch.Generator() for _ in range(num_devices()))
     torch.cuda.nvtx.range_push = lambda message: None
     torch.cuda.nvtx.range_pop = lambda: None
     torch.version.cuda = "13.0"

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Iterator
 
-from tests.gpu.device.library import LIBRARY
+from tests.gpu.device.library import library
 
 ROOT = Path(__file__).parents[3]
 WAITS = ("sync", "h2d-wait", "h2d-wait-pinned")
@@ -73,18 +73,18 @@ def watching() -> Iterator[Seen]:
         raise RuntimeError("watching() inside watching()")
     seen = Seen()
     call = _CALL(lambda kind, op: seen.note(kind.decode(), op.decode()))
-    LIBRARY.reset_counts()
+    library().reset_counts()
     _watchers.append(seen)
-    LIBRARY.set_watcher(call)
+    library().set_watcher(call)
     try:
         yield seen
     finally:
-        LIBRARY.set_watcher(_CALL(0))
+        library().set_watcher(_CALL(0))
         _watchers.remove(seen)
         seen.counts = _counts()
 
 
 def _counts() -> dict[str, int]:
-    buffer = ctypes.create_string_buffer(int(LIBRARY.read_counts(None, 0)) + 1)
-    LIBRARY.read_counts(buffer, len(buffer))
+    buffer = ctypes.create_string_buffer(int(library().read_counts(None, 0)) + 1)
+    library().read_counts(buffer, len(buffer))
     return {name: int(number) for name, number in (line.split("\t") for line in buffer.value.decode().splitlines())}
