@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Mapping, Optional
 
-import torch
-
 from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config
 from fastadv.data.labelled.find import open_labelled
@@ -15,6 +13,7 @@ from fastadv.data.mixture import describe_sources, weighted_sources
 from fastadv.data.sources.find import open_source
 from fastadv.data.variants.text_pairs import read_pairs
 from fastadv.data.variants.word_sets import WordSets
+from fastadv.distributed.devices import device_type
 from fastadv.engine.checkpoints.checkpoint import describe_moves, read_state
 from fastadv.engine.checkpoints.checkpoint_folders import newest_checkpoint
 from fastadv.engine.checkpoints.run_folder import check_run_folder, describe_adversary
@@ -225,7 +224,7 @@ _COLUMNS = ("weights", "gradients", "optimizer", "eta_table", "generator", "buff
 
 def _memory(costs: StepCosts, batch: BatchSize, options: PlanOptions) -> list[str]:
     engine = costs.config.engine
-    is_fused = engine.attention != "matmul" and (options.card is not None or torch.cuda.is_available())
+    is_fused = engine.attention != "matmul" and (options.card is not None or device_type() == "cuda")
     names = "".join(f"{name.replace('_', ' '):>12}" for name in _COLUMNS)
     lines = [f"memory      GiB a GPU by ZeRO stage; * is the config's\n            {'':7}{names}"]
     for stage in range(4):

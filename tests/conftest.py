@@ -9,6 +9,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Its threads wait for each other in a loop: two processes of two threads on two cores take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tests say what happens on a CPU, where a machine has GPUs too; processes that they start inherit it.
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import pytest
 import torch

@@ -1,25 +1,16 @@
 """Every Triton kernel on this GPU against its reference in float64. See gpu.sh."""
 
-import argparse
-import sys
-import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.gpu.kernel_calls import CALLS, Call, Shape
+from bench.gpu.kernel_calls import CALLS, Call, every_call
+from bench.gpu.part import Part
 
 SHAPES = ((64, 32, 768), (7, 61, 1000), (300, 5, 384))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DRY_SHAPES = ((3, 4, 40),)
-
-
-def arguments_of(command: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"bench.{command}")
-    parser.add_argument("--dry", action="store_true", help="on a CPU, in Triton's interpreter, at tiny sizes")
-    parser.add_argument("--json", help="file that takes the times")
-    return parser.parse_args()
 
 
 def in_float64(value: Any) -> Any:
@@ -50,26 +41,25 @@ def excess(call: Call) -> float:
 
 
 def main() -> None:
-    options = arguments_of("gpu.check")
-    device = "cpu" if options.dry else "cuda"
+    part = Part("check")
     # The interpreter does not round to bfloat16 as a GPU does.
-    dtypes = DTYPES[:1] if options.dry else DTYPES
-    start, num_calls, failures = time.perf_counter(), 0, []
-    for op, calls in CALLS.items():
-        worst = 0.0
-        for shape in DRY_SHAPES if options.dry else SHAPES:
-            for dtype in dtypes:
-                for call in calls(Shape(*shape, dtype, device)):
-                    multiple = excess(call)
-                    num_calls += 1
-                    worst = max(worst, multiple)
-                    if not multiple <= 1:
-                        failures.append(f"{op} [{call.label}] {shape} {dtype}: {multiple:.3g} times the allowed error")
-        print(f"{op:22} largest error {worst:.2f} of the allowed")
-    for line in failures:
-        print(line)
-    print(f"{num_calls} calls, {len(failures)} wrong, {time.perf_counter() - start:.0f} s")
-    sys.exit(bool(failures))
+    shapes, dtypes = (DRY_SHAPES, DTYPES[:1]) if part.dry else (SHAPES, DTYPES)
+    worst = dict.fromkeys(CALLS, 0.0)
+    for call, name in every_call(CALLS, shapes, dtypes, part.device):
+        if part.is_late():
+            break
+        row = part.row(lambda call=call: _judged(excess(call)), **name)
+        multiple = row.get("error_of_allowed", float("inf"))
+        worst[call.op] = max(worst[call.op], multiple)
+        if multiple > 1:
+            print(f"{' '.join(map(str, name.values()))}: {multiple:.3g} times the allowed error")
+    for op, multiple in worst.items():
+        print(f"{op:22} largest error {multiple:.2f} of the allowed")
+    part.end()
+
+
+def _judged(multiple: float) -> dict[str, Any]:
+    return {"error_of_allowed": multiple, "is_right": multiple <= 1}
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ An op joins with a function of a ``Shape`` in ``CALLS``. Between its calls are a
 a shape, so every option of an op that makes another kernel is there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import product
 from typing import Any, Optional
 
 import torch
@@ -247,3 +248,14 @@ CALLS: dict[str, Callable[[Shape], Iterator[Call]]] = {
     "info_nce_backward": partial(info_nce_calls, "info_nce_backward"),
 }
 """op -> its calls at a shape"""
+
+
+def every_call(
+    ops: Iterable[str], shapes: Iterable[tuple[int, ...]], dtypes: Iterable[torch.dtype], device: str
+) -> Iterator[tuple[Call, dict[str, Any]]]:
+    """Calls, and the names of their op, option, shape and dtype. All ops at a shape before any at the next one."""
+    for shape, dtype in product(shapes, dtypes):
+        for op in ops:
+            for call in CALLS[op](Shape(*shape, dtype, device)):
+                name = str(dtype).removeprefix("torch.")
+                yield call, {"op": op, "label": call.label, "shape": shape, "dtype": name}

@@ -5,26 +5,23 @@ The caches are emptied before every run of anything, by the same benchmark for a
 """
 
 import importlib.util
-import json
 import statistics
 import time
 from collections.abc import Callable
-from itertools import product
 
 import torch
 from torch.nn.functional import normalize
 
-from bench.gpu.check import arguments_of, outputs
+from bench.gpu.check import outputs
 from bench.gpu.info_nce_calls import TEMPERATURE
-from bench.gpu.kernel_calls import CALLS, Call, Shape
+from bench.gpu.kernel_calls import CALLS, Call, every_call
+from bench.gpu.part import Part, first_line, unproven_ops
 
 SHAPES = ((512, 32, 768), (64, 32, 768))
 DTYPES = (torch.float32, torch.bfloat16)
 DRY_SHAPES = ((2, 4, 40),)
 LARGE = {"info_nce": (2048, 32, 1024), "info_nce_backward": (2048, 32, 1024)}
 """op -> a shape at which plain torch would not fit: 65,536 queries, in bfloat16"""
-BUDGET_S = 240
-"""After this long nothing further is compiled by torch; Triton's times are still taken."""
 
 
 def gpu_ms(function: Callable) -> float:
@@ -75,19 +72,19 @@ def torch_compiled(call: Call) -> Callable:
     return lambda: compiled(*call.arguments)
 
 
-def row(
-    clock: Clock, call: Call, shape: tuple[int, ...], dtype: torch.dtype, compiles: bool, is_eager: bool = True
-) -> dict:
+def row(clock: Clock, call: Call, compiles: bool, is_eager: bool = True) -> dict:
     """One call's times, in ms."""
     result = {
-        "op": call.op,
-        "label": call.label,
-        "shape": shape,
-        "dtype": str(dtype).removeprefix("torch."),
         "triton_ms": clock.ms(call.run),
         "eager_ms": clock.ms(lambda: call.reference(*call.arguments)) if is_eager else None,
-        "compiled_ms": clock.ms(torch_compiled(call)) if compiles else None,
+        "compiled_ms": None,
     }
+    if compiles:
+        try:
+            result["compiled_ms"] = clock.ms(torch_compiled(call))
+        # What torch cannot compile takes nothing away from what was timed.
+        except Exception as error:
+            result["compile_error"] = first_line(error)
     result["limit"] = "bf16 matmul" if call.num_flops else "copy"
     result["share_of_limit"] = clock.share(call, result["triton_ms"])
     if call.num_bytes:
@@ -95,10 +92,8 @@ def row(
     return result
 
 
-def inf_cl_ms(clock: Clock, shape: tuple[int, ...]) -> float | None:
-    """Forward and backward of inf-cl's loss on as many queries and keys; None where the package is not installed."""
-    if importlib.util.find_spec("inf_cl") is None:
-        return None
+def inf_cl_ms(clock: Clock, shape: tuple[int, ...]) -> float:
+    """Forward and backward of inf-cl's loss on as many queries and keys."""
     from inf_cl import cal_flash_loss
 
     vectors = [torch.randn(shape[0] * shape[1], shape[2], device=clock.device, dtype=torch.bfloat16) for _ in range(2)]
@@ -122,41 +117,43 @@ def line(result: dict) -> str:
 
 
 def main() -> None:
-    options = arguments_of("gpu.time")
-    device = "cpu" if options.dry else "cuda"
-    start = time.perf_counter()
-    clock = Clock(device)
-    large = 2**20 if options.dry else 2**31
-    card = "none" if options.dry else torch.cuda.get_device_name()
-    copy_gb_per_s = large / clock.copy_ms(large) / 1e6
-    print(
-        f"{card}, torch {torch.__version__}: copy {copy_gb_per_s:.0f} GB/s of {large // 2**20} MiB, "
-        f"bf16 matmul {clock.flops_per_s / 1e12:.0f} TFLOP/s"
-    )
+    part = Part("time", choices=["info_nce", "rest"])
+    clock = Clock(part.device)
+    large = 2**20 if part.dry else 2**31
+    part.facts = {"copy_gb_per_s": large / clock.copy_ms(large) / 1e6, "matmul_tflop_per_s": clock.flops_per_s / 1e12}
+    print(", ".join(f"{name} {value:.4g}" for name, value in part.facts.items()))
     print(f"{'op':32} {'B x L x E':12} {'dtype':9} {'triton ms':>9} {'eager ms':>9} {'compiled':>9}")
-    results = []
-    shapes = DRY_SHAPES if options.dry else SHAPES
-    for i, (shape, dtype) in enumerate(product(shapes, DTYPES[:1] if options.dry else DTYPES)):
-        for calls in CALLS.values():
-            for call in calls(Shape(*shape, dtype, device)):
-                if "no ball" in call.label or call.label.endswith(("before", "none")):
-                    continue
-                # torch compiles at the first shape and dtype alone: it takes seconds each.
-                in_time = time.perf_counter() - start < BUDGET_S
-                results.append(row(clock, call, shape, dtype, i == 0 and in_time and not options.dry))
-                print(line(results[-1]))
-    for op, shape in {} if options.dry else LARGE.items():
-        for call in CALLS[op](Shape(*shape, torch.bfloat16, device)):
-            results.append(row(clock, call, shape, torch.bfloat16, compiles=False, is_eager=False))
-            print(line(results[-1]))
+    asked = [op for op in CALLS if (op in LARGE) == (part.ops == "info_nce")]
+    unproven = unproven_ops(part.folder, asked)
+    if unproven:
+        print(f"no time is taken of what bench.gpu.check has not found right: {', '.join(unproven)}")
+        part.row(lambda: {"error": "not found right by bench.gpu.check"}, ops=unproven)
+    asked = [op for op in asked if op not in unproven]
+
+    def take(call: Call, name: dict, **options: bool) -> None:
+        found = part.row(lambda: row(clock, call, **options), **name)
+        print(f"{call.op} {call.label}: {found['error']}" if "error" in found else line(found))
+
+    if not part.dry:
+        # First, since it is what no other form can do.
+        for op in [op for op in asked if op in LARGE]:
+            for call, name in every_call([op], [LARGE[op]], [torch.bfloat16], part.device):
+                take(call, name, compiles=False, is_eager=False)
         # It takes one key set, without hard negatives or ids.
-        if op == "info_nce_backward" and (ms := inf_cl_ms(clock, shape)) is not None:
-            print(f"{'inf-cl, forward and backward':32} {'x'.join(map(str, shape)):12} bfloat16  {ms:9.4f}")
-            results.append({"op": "inf-cl", "shape": shape, "dtype": "bfloat16", "ms": ms})
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"card": card, "torch": torch.__version__, "results": results}, file, indent=1)
-    print(f"{time.perf_counter() - start:.0f} s")
+        if "info_nce_backward" in asked and importlib.util.find_spec("inf_cl") is not None:
+            shape = LARGE["info_nce_backward"]
+            found = part.row(lambda: {"ms": inf_cl_ms(clock, shape)}, op="inf-cl", shape=shape, dtype="bfloat16")
+            print(f"{'inf-cl, forward and backward':32} {'x'.join(map(str, shape)):12} bfloat16  {found.get('ms')} ms")
+    shapes, dtypes = (DRY_SHAPES, DTYPES[:1]) if part.dry else (SHAPES, DTYPES)
+    for call, name in every_call(asked, shapes, dtypes, part.device):
+        if "no ball" in call.label or call.label.endswith(("before", "none")):
+            continue
+        if part.is_late():
+            break
+        # torch compiles at the first shape and dtype alone: it takes seconds each.
+        is_first = name["shape"] == shapes[0] and name["dtype"] in str(dtypes[0])
+        take(call, name, compiles=is_first and not part.dry and not part.is_late(0.6))
+    part.end()
 
 
 if __name__ == "__main__":

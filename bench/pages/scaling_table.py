@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Callable, Mapping
 
-from transformers import RobertaConfig
-
+from bench.pages.model_sizes import DISTILLED, LARGE
 from fastadv.config.schema import Config
 from fastadv.data.batching import BatchOrder
 from fastadv.data.text import TokenizedText
@@ -25,25 +24,6 @@ from fastadv.planning.wire import bytes_sent, traffic
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "robustsentembed_roberta_large.yaml"
 GIB, MIB, GB = 2**30, 2**20, 1e9
-
-LARGE = RobertaConfig(
-    vocab_size=50265,
-    hidden_size=1024,
-    num_hidden_layers=24,
-    num_attention_heads=16,
-    intermediate_size=4096,
-    max_position_embeddings=514,
-    type_vocab_size=1,
-)
-DISTILLED = RobertaConfig(
-    vocab_size=50265,
-    hidden_size=768,
-    num_hidden_layers=6,
-    num_attention_heads=12,
-    intermediate_size=3072,
-    max_position_embeddings=514,
-    type_vocab_size=1,
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -325,7 +325,8 @@ class EngineConfig:
     kernels: Literal["auto", "reference", "native", "triton"] = "auto"
     """backend of the fused operations; a named one that cannot run stops the run"""
     attention: Literal["auto", "sdpa", "varlen", "flash_attn", "matmul"] = "auto"
-    """attention of the packed path; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and bf16"""
+    """attention of the packed path in training; auto: matmul on a CPU, else sdpa. varlen and flash_attn need CUDA and
+    bf16. What the run measures is measured by auto"""
     compile: Literal["none", "default", "cudagraphs"] = "none"
     """torch.compile of the encoder's passes and the search's inner step, on batches filled up to a few fixed sizes;
     cudagraphs: the inner step recorded as CUDA graphs, too, which needs CUDA"""

@@ -19,6 +19,7 @@ from typing import Callable, Mapping, TypeVar
 import torch
 import torch.distributed as dist
 
+from fastadv.distributed.devices import device_of_rank, device_type
 from fastadv.distributed.launchers import adopt_launcher, told_rank
 from fastadv.distributed.signals import Interrupted
 from fastadv.errors import SaveFailed, UserError
@@ -29,6 +30,8 @@ T = TypeVar("T")
 # a lone process has nobody to tell it to.
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
+_ON_MACHINE = "FASTADV_LOCAL_RANK"
+"""This process's number on its machine, where LOCAL_RANK is its GPU's number instead."""
 
 _PATIENCE_S = 5.0
 """Seconds that the end of a run waits for the threads that sent its last tensors."""
@@ -40,7 +43,7 @@ class OtherRankFailed(RuntimeError):
 
 def import_deepspeed():
     """The deepspeed package, told to keep to the CPU where there is no GPU, and to keep quiet."""
-    if not torch.cuda.is_available():
+    if device_type() == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
     import deepspeed.ops
@@ -77,7 +80,8 @@ def init_distributed(timeout_minutes: float = 30.0) -> torch.device:
         timeout_minutes: how long a rank waits for the others before it gives up.
 
     Raises:
-        UserError: a launcher set some of its variables and not others, or a number that is none.
+        UserError: a launcher set some of its variables and not others, or a number that is none; the machine has
+            fewer GPUs than processes.
     """
     adopt_launcher()
     missing = [name for name in _ALONE if name not in os.environ]
@@ -88,20 +92,31 @@ def init_distributed(timeout_minutes: float = 30.0) -> torch.device:
             f"the launcher left {', '.join(missing)} unset; start with deepspeed, torchrun, plain python, or mpirun or "
             "srun with MASTER_ADDR and MASTER_PORT set"
         )
+    device = device_of_rank()
     deepspeed = import_deepspeed()
-    use_cuda = torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
-    if use_cuda:
+    if device.type == "cuda":
         torch.cuda.set_device(device)
+        _tell_deepspeed_of(device)
     if not dist.is_initialized():
         deepspeed.init_distributed(
-            dist_backend="nccl" if use_cuda else "gloo",
+            dist_backend="nccl" if device.type == "cuda" else "gloo",
             auto_mpi_discovery=False,
             timeout=timedelta(minutes=timeout_minutes),
         )
         # Without a barrier: at exit another rank may be gone already.
         atexit.register(shutdown, wait=False)
     return device
+
+
+def _tell_deepspeed_of(device: torch.device) -> None:
+    """Makes LOCAL_RANK the number of the GPU, as which DeepSpeed reads it, where the process sees one GPU alone."""
+    if os.environ["LOCAL_RANK"] == str(device.index):
+        return
+    os.environ[_ON_MACHINE] = os.environ["LOCAL_RANK"]
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        # It insists that both be equal.
+        if name in os.environ:
+            os.environ[name] = str(device.index)
 
 
 def shutdown(wait: bool = True) -> None:
@@ -135,6 +150,11 @@ def threads_at_work(name: str) -> int:
 def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process writes files and speaks to the user; known before the process group exists."""
     return told_rank(environment) == 0
+
+
+def is_first_on_machine() -> bool:
+    """Whether this process is the first of those on its machine."""
+    return int(os.environ.get(_ON_MACHINE) or os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 def world_size() -> int:
@@ -173,7 +193,7 @@ def first_rank_first(action: Callable[[], T]) -> T:
     Raises:
         UserError, SaveFailed, OtherRankFailed: as ``first_rank_only``, of whichever first rank failed.
     """
-    is_mine = world_size() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
+    is_mine = world_size() == 1 or is_first_on_machine()
     # What it gives may be large, and each rank makes its own.
     own = []
     _run_and_tell(lambda: own.append(action()), is_mine)

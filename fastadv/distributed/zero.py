@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastadv.config.schema import Config
+from fastadv.distributed.devices import device_type
 from fastadv.distributed.optimizer import build_optimizer, linear_schedule
 from fastadv.distributed.processes import import_deepspeed, world_size
 from fastadv.files.clock import TimesPhases, no_clock
@@ -41,7 +42,7 @@ def deepspeed_config(config: Config) -> dict:
     stage, engine = config.engine.zero_stage, config.engine
     zero = {"stage": stage}
     # Only a GPU reads and writes pinned memory by itself.
-    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    host = {"device": "cpu", "pin_memory": device_type() == "cuda"}
     if engine.offload_optimizer == "cpu":
         zero["offload_optimizer"] = host
     if engine.offload_parameters == "cpu":

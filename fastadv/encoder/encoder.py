@@ -205,6 +205,18 @@ class Encoder(TextReader, nn.Module):
         return self._model.name
 
     @property
+    def attention(self) -> str:
+        """Which attention the packed path runs; ``auto`` on the generic one, which has its own."""
+        return self._model.attention
+
+    @attention.setter
+    def attention(self, kind: str) -> None:
+        _check_choice("attention", kind, ATTENTION)
+        if self.path == "generic":
+            _check_choice("attention on the generic path", kind, ("auto",))
+        self._model.attention = kind
+
+    @property
     def hidden_size(self) -> int:
         """D, the size of a token's last state."""
         return self.hf.config.hidden_size

@@ -54,6 +54,7 @@ class GenericModel:
     """
 
     name = "generic"
+    attention = "auto"
     embedding_size: int
     """E, measured: some embeddings modules widen their word rows (DeBERTa-v2, MobileBERT)."""
     sees_padding: bool

@@ -12,6 +12,7 @@ from fastadv.config.own_class import find_class
 from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.data.packing import PackedBatch
+from fastadv.distributed.devices import device_type
 from fastadv.distributed.processes import first_rank_first, is_first_rank, world_size
 from fastadv.encoder.classifier.text_classifier import Classifier
 from fastadv.engine.selection import DevScore, dev_score, labelled_dev_score
@@ -95,7 +96,7 @@ def check_machine(config: Config) -> None:
     from fastadv.encoder.attention.kinds import why_not
 
     check_trackers(config.train.trackers)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_type()
     dtype = torch.bfloat16 if config.engine.precision == "bf16" else torch.float32
     obstacle = why_not(config.engine.attention, device, dtype, config.encoder.dropout or 0.0)
     if obstacle is not None:

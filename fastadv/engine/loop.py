@@ -11,6 +11,7 @@ from fastadv.config.commands import encoding_words
 from fastadv.config.schema import Config, to_yaml
 from fastadv.data.packing import PackedBatch
 from fastadv.distributed import processes, zero
+from fastadv.distributed.devices import gpus_in_use
 from fastadv.distributed.lost_ranks import explain_lost_ranks
 from fastadv.distributed.signals import Interrupted, ending_steps, saving_on_request
 from fastadv.engine.build import Run, build_run, check_machine, choose_kernels
@@ -161,6 +162,8 @@ class Trainer:
             weights = self.whole_model.weights()
         if self.is_finished:
             self.whole_model.finish(weights)
+            # It is in float32 from here on, in the caller's hands too.
+            self.encoder.attention = "auto"
             self._on_first_rank(lambda: self._export(weights))
         return self.run_folder
 
@@ -318,7 +321,7 @@ class Trainer:
         if plan is None:
             return
         model = self.whole_model.as_it_is() if position.batch == 0 else None
-        with generators_untouched(), self.gauges.clock("attack"):
+        with self._measuring(), self.gauges.clock("attack"):
             pairs = texts_of_epoch(plan, position, model, self.run.data, self.run_folder, self.config.train.seed)
         self.run.data.variants.set_found(pairs)
 
@@ -326,7 +329,7 @@ class Trainer:
         position = self.position
         if not self.selection.is_due(position.step, self.is_finished):
             return
-        with generators_untouched(), self.gauges.clock("eval"):
+        with self._measuring(), self.gauges.clock("eval"):
             score, is_best = self.selection.evaluate(position)
         if self.log is not None:
             self.selection.forget_others(position.best_step)
@@ -387,9 +390,19 @@ class Trainer:
             write_report(self.run_folder)
 
     def _on_first_rank(self, action) -> None:
-        """What is measured must not change the run."""
-        with generators_untouched():
+        with self._measuring():
             processes.first_rank_only(action)
+
+    @contextmanager
+    def _measuring(self):
+        """What is measured does not change the run. It is measured in float32, which not every ``engine.attention``
+        computes in, and so by ``auto``, as what is exported will be."""
+        kind, self.encoder.attention = self.encoder.attention, "auto"
+        try:
+            with generators_untouched():
+                yield
+        finally:
+            self.encoder.attention = kind
 
     def _call(self, name: str, *arguments) -> None:
         if processes.is_first_rank():
@@ -400,6 +413,5 @@ class Trainer:
 @contextmanager
 def generators_untouched():
     """torch's generators end where they began."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=gpus_in_use()):
         yield

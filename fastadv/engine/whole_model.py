@@ -25,6 +25,8 @@ class WholeModel:
         if config.engine.zero_stage == 3 and is_used_on_the_way:
             tokenizer = getattr(model, "encoder", model).tokenizer
             self._copy = copy.deepcopy(model, {id(tokenizer): tokenizer})
+            # It is measured and never trained.
+            getattr(self._copy, "encoder", self._copy).attention = "auto"
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of now, on the CPU and in full precision. All ranks call it."""

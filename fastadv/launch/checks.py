@@ -229,6 +229,10 @@ def check_encoder(config: Config) -> None:
     if resolve_objective(config.objective).needs.labels:
         check_classifiable(source.config, encoder.pooling, encoder.model)
         check_pooled(source.files.modules, encoder.model)
+    dropout = getattr(source.config, "attention_probs_dropout_prob", 0.0)
+    if config.engine.attention == "varlen" and encoder.dropout is None and dropout > 0:
+        why = f"it drops no attention weights, and {encoder.model} drops {dropout:g} of them where nothing is said"
+        refuse(config, "encoder.dropout", f"0 where engine.attention is varlen: {why}")
     generator = rtd_generator_of(config)
     if generator not in (None, "unigram"):
         from fastadv.objectives.sentences.rtd_generators import check_generator

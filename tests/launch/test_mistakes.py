@@ -357,6 +357,18 @@ def test_a_length_above_the_encoders_positions_is_refused_before_weights_load(ti
     assert str(caught.value).isprintable()
 
 
+def test_a_model_s_own_dropout_of_attention_is_refused_where_the_attention_has_none(tiny_bert_dir):
+    config = load_config(overrides=[f"--encoder.model={tiny_bert_dir}", "--engine.precision=bf16"])
+    config.engine.attention = "varlen"
+    with pytest.raises(
+        UserError, match="encoder.dropout = null: expected 0 where engine.attention is varlen.* 0.1 "
+    ) as caught:
+        check_encoder(config)
+    assert "\n" not in str(caught.value)
+    config.encoder.dropout = 0.0
+    check_encoder(config)
+
+
 def run_command(arguments, cwd=ROOT):
     environment = {
         **os.environ,

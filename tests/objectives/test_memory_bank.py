@@ -142,6 +142,17 @@ def test_shards_are_one_bank(num_ranks):
         assert torch.equal(loaded._shard, before._shard) and torch.equal(loaded.is_written, before.is_written)
 
 
+def test_saved_banks_move_to_where_the_vectors_are():
+    """A checkpoint is read to the host, and a product of the host's numbers and a GPU's is an error there."""
+    written, loaded = banks_of(range(8)), banks_of()
+    (negatives,) = drawn(written, [0], count=4)
+    loaded.load_state_dict(written.state_dict())
+    elsewhere = torch.zeros(1, 3, dtype=torch.float64, device="meta")
+    (found,) = loaded.products(elsewhere, 0, [negatives])
+    assert found.shape == (1, 4)
+    assert loaded.state_dict()["carl_banks"].device == elsewhere.device
+
+
 def test_banks_before_the_first_write_are_saved_and_read():
     fresh, banks = banks_of(), banks_of([1, 2])
     banks.load_state_dict(fresh.state_dict())

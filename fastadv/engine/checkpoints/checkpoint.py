@@ -22,6 +22,7 @@ from torch import Tensor
 from fastadv.config.schema import Config, with_new_names
 from fastadv.config.values import flat_values
 from fastadv.data.mixture import describe_sources, weighted_sources
+from fastadv.distributed.devices import gpus_in_use
 from fastadv.distributed.processes import first_rank_only, from_all_ranks, is_first_rank, world_size
 from fastadv.engine.checkpoints.checkpoint_folders import begin_writing, checkpoint_folders, complete, not_saved
 from fastadv.engine.checkpoints.manifest import (
@@ -360,8 +361,8 @@ def require_same_run(folder: Path, saved: RunIdentity, now: RunIdentity) -> None
 
 def _generator_states() -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
+    for device in gpus_in_use():
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
@@ -371,8 +372,9 @@ def _restore_generators(states: dict[str, Tensor]) -> list[str]:
         torch.manual_seed(int(states["seed"]))
         return ["the checkpoint was made for another number of processes: dropout and random starts are drawn anew"]
     torch.set_rng_state(states["cpu"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
+    for device in gpus_in_use():
+        if "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], device)
     return []
 
 

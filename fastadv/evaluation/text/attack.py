@@ -25,6 +25,7 @@ import torch
 from fastadv.config.text_attack import PAIR_ROLES, USED_BY, TextAttackSettings
 from fastadv.data.variants.substitution import draw_seed
 from fastadv.data.variants.word_sets import WordSets
+from fastadv.distributed.devices import gpus_in_use
 from fastadv.errors import UserError
 from fastadv.evaluation.recipes.recipe_attack import RecipeAttack
 from fastadv.evaluation.recipes.text_recipes import Resources
@@ -162,7 +163,7 @@ def seed_by(seed: int, texts: Texts) -> None:
 def generators_aside() -> Iterator[None]:
     """The generators that `seed_by` seeds are afterwards as they were: a training run goes on as without the attack."""
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with torch.random.fork_rng(devices=gpus_in_use()):
         try:
             yield
         finally:

@@ -85,7 +85,7 @@ class MemoryBanks:
             vectors: (G, D) of the global batch. The banks are constants.
             side: of the bank; an anchor's negatives lie on the other side than it.
         """
-        shard = self._shard
+        shard = self._shard_on(vectors.device)
         for entry in negatives:
             own = entry.bank_rows[entry.bank_rows % self._ranks.num_ranks == self._ranks.rank]
             kept = shard[(own // self._ranks.num_ranks).to(shard.device), side]
@@ -104,7 +104,7 @@ class MemoryBanks:
         if self._shard is None:
             num_own = len(range(rank, len(self), num_ranks))
             self._shard = vectors.new_zeros((num_own, *vectors.shape[1:]))
-        self._shard = self._shard.to(vectors.device)
+        shard = self._shard_on(vectors.device)
         own = rows % num_ranks == rank
         turns = _turns(rows)
         for turn in range(int(turns.max()) + 1):
@@ -112,12 +112,17 @@ class MemoryBanks:
             places, is_first = rows[now] // num_ranks, ~self.is_written[rows[now]] & (turns[now] == 0)
             places, is_first = places.to(vectors.device), is_first.to(vectors.device)
             new = vectors[now.to(vectors.device)]
-            mixed = self._momentum * self._shard[places] + (1 - self._momentum) * new
+            mixed = self._momentum * shard[places] + (1 - self._momentum) * new
             mixed = torch.where(is_first[:, None, None], new, mixed)
-            self._shard[places] = F.normalize(mixed, dim=-1, eps=_TINY) if self._is_normalized else mixed
+            shard[places] = F.normalize(mixed, dim=-1, eps=_TINY) if self._is_normalized else mixed
         if not self.is_written[rows].all():
             self.is_written[rows] = True
             self._others.clear()
+
+    def _shard_on(self, device: torch.device) -> Tensor:
+        """This rank's rows, moved to where the vectors are: a checkpoint's are read to the host."""
+        self._shard = self._shard.to(device)
+        return self._shard
 
     def state_dict(self) -> dict[str, Tensor]:
         """Whole banks (N, 2, D), gathered from all ranks, so that another number of them can go on."""

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from fastadv import UserError
+from fastadv import Trainer, UserError
 from fastadv.encoder.attention import kinds as attention_kinds
 from fastadv.encoder.attention.kinds import KINDS, choose, self_attention, why_not
 from fastadv.encoder.attention.layout import padding_of
@@ -19,7 +19,8 @@ NUM_HEADS, HEAD_SIZE = 4, 8
 
 def by_loop(query, key, value, cu_q, cu_k, scale):
     """(T_q, H, d): sentence by sentence, head by head."""
-    out = torch.empty_like(query)
+    # In half precision a CPU has rows after the last sentence, which a GPU has not.
+    out = torch.zeros_like(query)
     for i in range(len(cu_q) - 1):
         asking, asked = slice(int(cu_q[i]), int(cu_q[i + 1])), slice(int(cu_k[i]), int(cu_k[i + 1]))
         for head in range(query.shape[1]):
@@ -101,7 +102,7 @@ class FlashAttn(ModuleType):
 
     def __init__(self):
         super().__init__("flash_attn")
-        self.calls = []
+        self.calls, self.dtypes = [], set()
 
     def flash_attn_varlen_func(
         self,
@@ -116,6 +117,7 @@ class FlashAttn(ModuleType):
         softmax_scale=None,
         causal=False,
     ):
+        self.dtypes.add(q.dtype)
         self.calls.append((q.shape, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale))
         return by_loop(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale)
 
@@ -160,6 +162,21 @@ def test_packed_kinds_are_called_rightly_and_give_the_same_vectors(stand_in, poo
         assert max_q == (1 if only_first else batch.max_seqlen)
         assert shape == (len(sentences) if only_first else batch.num_tokens, NUM_HEADS, HEAD_SIZE)
         assert dropout_p == 0.0 and math.isclose(scale, HEAD_SIZE**-0.5)
+
+
+@pytest.mark.parametrize("stage", [0, pytest.param(3, id="3, with a copy to be scored")])
+def test_a_run_trains_by_the_named_kind_and_measures_in_float32_by_auto(stand_in, stage, make_config, scored_pairs):
+    """Dev scores on the way and at the end, and what a caller has after the run."""
+    kind, module = stand_in
+    config = make_config(**{"train.max_steps": 2, "dev.data": scored_pairs, "train.eval_every": 1})
+    config.engine.attention, config.engine.precision, config.engine.zero_stage = kind, "bf16", stage
+    config.encoder.dropout = 0.0
+    trainer = Trainer(config)
+    trainer.fit()
+    assert module.dtypes == {torch.bfloat16}
+    num_calls = len(module.calls)
+    trainer.encoder.encode_texts(["a film"])
+    assert trainer.encoder.attention == "auto" and len(module.calls) == num_calls
 
 
 def test_flash_attn_is_told_the_dropout(monkeypatch, tiny_encoder, sentences):
@@ -220,6 +237,8 @@ def test_refuses_an_unknown_one_and_any_named_one_on_the_generic_path(tiny_encod
     for kind in KINDS[1:]:
         with pytest.raises(UserError, match=f"attention '{kind}' is not possible on the generic path"):
             tiny_encoder(attention=kind, path="generic")
+    with pytest.raises(UserError, match="'sdpa' is not one of auto"):
+        tiny_encoder(path="generic").attention = "sdpa"
     with pytest.raises(UserError, match="generic path .model type distilbert"):
         family_encoder("DistilBert", attention="sdpa")
 
