@@ -118,7 +118,7 @@ class EncodeOptions(OneEncoder):
     input: Annotated[str, Flag("a file of text or a table, a folder, or a dataset")]
     output: Annotated[str, Flag("a .npy file (num_sentences, D), or a .parquet file with columns text and vector")]
     field: Annotated[str, Flag("the JSON field or dataset column of the sentence")] = "text"
-    split: Annotated[str, Flag("the split of a named dataset")] = "train"
+    split: Annotated[str, Flag("the split of a named dataset, or of a folder that has splits")] = "train"
     quoting: Annotated[str, QUOTING] = "auto"
 
 

@@ -101,7 +101,7 @@ class DataConfig:
     unpaired: Literal["keep", "drop"] = "keep"
     """training texts that data.pairs has nothing for: train on them as they are, or leave them out"""
     split: Name = "train"
-    """the split of a named dataset, a SentEval folder or demo:imdb"""
+    """the split of a named dataset, a folder that has splits, or demo:imdb"""
     cache_dir: Name = "~/.cache/fastadv"
     """where the tokenised text is kept, keyed by content, tokenizer and length"""
     max_sentences: Annotated[int, Ge(2)] | None = None
@@ -349,7 +349,7 @@ class DevConfig:
     """none (the last weights); a folder in SentEval layout (STS-B dev) or a file of scored pairs; where
     data.label_field is set, labelled texts, found like data.train"""
     split: Name = "dev"
-    """labelled: the split of a named dataset, a SentEval folder or demo:imdb"""
+    """labelled: the split of a named dataset, a folder that has splits, or demo:imdb"""
     metric: Literal["accuracy", "macro_f1"] = "accuracy"
     """labelled: the score, x 100"""
     max_sentences: Annotated[int, Ge(1)] | None = None
@@ -382,7 +382,7 @@ class EvaluationConfig:
     held_out: Name = "demo:imdb-test"
     """sentences that neither trained nor chose a setting: a source like data.train"""
     held_out_split: Name = "test"
-    """the split, where held_out is a named dataset"""
+    """the split, where held_out is a named dataset or a folder that has splits"""
     seed: Seed = 0
     """of the sentences drawn, the attack's starts and the intervals"""
 

@@ -7,7 +7,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from fastadv.data.packing import PackedBatch
-from fastadv.data.tokenize_texts import sentence_ids, tokenize
+from fastadv.data.tokenize_texts import Tokens, sentence_ids, tokenize
 from fastadv.encoder.sentence_files.read import SentenceFiles
 from fastadv.errors import UserError
 
@@ -23,6 +23,8 @@ class TextReader:
     """Text put before every text, of a pair before the first; "": none."""
     files: SentenceFiles
     """What the model's folder says of it."""
+    vocab_size: int
+    """How many tokens the model has an embedding of."""
     num_token_types: int
     """How many kinds of token the model tells apart."""
     position_offset: int
@@ -50,11 +52,32 @@ class TextReader:
 
     def tokenize(self, texts: Sequence[str]) -> Tuple[List[List[int]], List[List[bool]]]:
         """Token ids of each text behind the prompt, cut to ``max_length``, and which of them are special tokens."""
-        return tokenize(self.tokenizer, self.max_length, texts, prompt=self.prompt)[:2]
+        return self._embedded(tokenize(self.tokenizer, self.max_length, texts, prompt=self.prompt))[:2]
 
     def tokenize_pairs(self, first: Sequence[str], second: Sequence[str]):
         """Likewise of pairs of texts, the longer being cut, and the type of each token; see ``tokenize_texts.py``."""
-        return tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types, self.prompt)
+        return self._embedded(
+            tokenize(self.tokenizer, self.max_length, first, second, self.num_token_types, self.prompt)
+        )
+
+    def _embedded(self, tokens: Tokens) -> Tokens:
+        """``tokens``, where the model has an embedding of each. Tokens may have been added to a tokenizer alone."""
+        size = self.vocab_size
+        if len(self.tokenizer) > size:
+            highest = max((max(ids, default=0) for ids in tokens[0]), default=0)
+            if highest >= size:
+                raise UserError(
+                    f"the tokenizer numbers {self.tokenizer.convert_ids_to_tokens(highest)!r} {highest}, and the model "
+                    f"embeds tokens 0 to {size - 1} alone: they do not belong together"
+                )
+        return tokens
+
+    @staticmethod
+    def _check_not_empty(tokens: List[List[int]], texts: Sequence[str]) -> None:
+        """UserError for a text without a token, of a tokenizer that puts none around it."""
+        empty = next((place for place, ids in enumerate(tokens) if not ids), None)
+        if empty is not None:
+            raise UserError(f"text {empty}, {texts[empty]!r}, has no token: the model makes no vector of it")
 
     @property
     def tokenizer_fingerprint(self) -> str:
@@ -77,6 +100,7 @@ class TextReader:
     def pack(self, texts: Sequence[str], labels: Optional[Sequence] = None) -> PackedBatch:
         """Tokenises texts into one batch on the model's device. Equal texts share an id (`sentence_ids`)."""
         token_lists, special_lists = self.tokenize(texts)
+        self._check_not_empty(token_lists, texts)
         batch = PackedBatch.from_token_lists(
             token_lists,
             special_lists,
@@ -91,6 +115,7 @@ class TextReader:
     ) -> Iterator[tuple[list[int], PackedBatch]]:
         """(rows, batch on the model's device) of texts, or of pairs of texts: the longest first, each row once."""
         tokens, special, *types = self.tokenize(texts) if second is None else self.tokenize_pairs(texts, second)
+        self._check_not_empty(tokens, texts)
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]), reverse=True)
         for at in range(0, len(order), batch_size):
             rows = order[at : at + batch_size]

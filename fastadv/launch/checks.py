@@ -164,10 +164,10 @@ def _is_measured_on_its_own_text(config: Config) -> bool:
     train, held_out = config.data.train, config.evaluation.held_out
     if held_out not in ([train] if isinstance(train, str) else [entry["path"] for entry in train]):
         return False
-    from fastadv.data.sources.find import is_dataset_name
+    from fastadv.data.sources.find import has_splits
 
-    # Only a named dataset has splits; of files and the demo's sentences the name says all.
-    return not is_dataset_name(held_out) or config.data.split == config.evaluation.held_out_split
+    # Of a file and of the demo's sentences the name says all.
+    return not has_splits(held_out) or config.data.split == config.evaluation.held_out_split
 
 
 def warn(config: Config, is_searched: bool = True) -> None:

@@ -1,5 +1,6 @@
 """Texts to tokens: how many are cut and unknown, what is no list of texts, and that all readings say so."""
 
+import copy
 import logging
 
 import numpy as np
@@ -10,6 +11,7 @@ from fastadv.data.sources.line_report import LineReport
 from fastadv.data.text import TokenizedText
 from fastadv.data.tokenize_texts import counting_tokens, say_tokens
 from fastadv.encoder.export.encode_file import encode_file
+from fastadv.errors import UserError
 
 WORDS = "the film was very good".split()
 # Of three words just as many tokens as fit, of four one too many; no letter of 字 is in the vocabulary.
@@ -164,6 +166,25 @@ def test_what_is_no_list_of_texts_is_no_vector_a_letter(encoder, call, texts, me
 def test_lists_of_unequal_lengths_make_no_pairs(encoder):
     with pytest.raises(ValueError, match="2 first texts and 1 second ones"):
         encoder.tokenize_pairs(["a", "b"], ["c"])
+
+
+def test_a_token_that_the_model_does_not_embed_is_one_line(encoder):
+    encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+    size = encoder.vocab_size
+    encoder.tokenizer.add_tokens([f"zz{i:04}" for i in range(size)])
+    assert encoder.encode_texts(["the film"]).shape[0] == 1
+    for read in (encoder.tokenize, encoder.encode_texts, lambda texts: encoder.tokenize_pairs(texts, texts)):
+        with pytest.raises(UserError, match=f"numbers 'zz{size - 1:04}' .* embeds tokens 0 to {size - 1} alone"):
+            read(["the film", f"zz{size - 1:04}"])
+
+
+def test_a_text_without_any_token_is_one_line(encoder):
+    encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+    encoder.tokenizer.backend_tokenizer.post_processor = None
+    assert encoder.encode_texts(["the film"]).shape[0] == 1
+    for read in (encoder.pack, encoder.encode_texts):
+        with pytest.raises(UserError, match="text 1, ' ', has no token"):
+            read(["the film", " "])
 
 
 def test_no_text_has_no_vector(encoder):

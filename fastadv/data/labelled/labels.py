@@ -98,9 +98,15 @@ class LabelMap:
             names: what the classes are called, in the order of their numbers; None: as the configuration says.
 
         Raises:
-            UserError: one class, classes that are not numbered from 0, two of one name, or another number of ``names``.
+            UserError: one class, classes of which a text has several or none, classes that are not numbered from 0, two
+                of one name, or another number of ``names``.
         """
-        given, num_classes = config.id2label, config.num_labels
+        given, num_classes, problem = config.id2label, config.num_labels, getattr(config, "problem_type", None)
+        if problem not in (None, "single_label_classification"):
+            raise UserError(
+                f"the model is made for {problem} (problem_type): expected single_label_classification, of one class a "
+                "text"
+            )
         if num_classes < 2:
             raise UserError(
                 f"the model has {num_classes} class{'es' * (num_classes != 1)} (num_labels): expected a classifier, "

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from fastadv.data.sources import demo
 from fastadv.data.sources.compressed import is_named_gzip, kind_of
@@ -34,6 +34,13 @@ _ALLOWED = f"{_FILES}, a folder of them, a dataset's name, or demo:imdb-train|de
 _DEMO_ON_HUB = "stanfordnlp/imdb"
 _DATASET_NAME = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)?(:[\w.-]+)?")
 _ROWS_A_READ = 1024
+# Words in the names of files that say of which split these are, as `datasets` reads them, and some that people write.
+_WORDS_OF_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SPLIT_OF_WORD = {word: split for split, words in _WORDS_OF_SPLITS.items() for word in words}
 
 Record = Tuple[str, ...]
 
@@ -218,6 +225,17 @@ def is_dataset_name(name: str) -> bool:
     return not (name.startswith("demo:") or looks_like_path) and _DATASET_NAME.fullmatch(name) is not None
 
 
+def has_splits(name: str) -> bool:
+    """Whether what ``name`` stands for is another text by another split: a dataset, or a folder with splits."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return is_dataset_name(name)
+    paths = _files_in(folder)
+    if any(kind_of(path) != ".parquet" for path in paths):
+        return len(_by_split(paths)) > 1
+    return not (folder / "state.json").is_file()
+
+
 def name_on_hub(name: str) -> Optional[str]:
     """The dataset of the Hub that a source's name means; None for files and folders."""
     if name.startswith("demo:"):
@@ -236,7 +254,8 @@ def open_source(
     """Finds what ``source`` names.
 
     In this order: ``demo:...``; a file or folder that exists (a folder written by ``save_to_disk``; one with files of
-    sentences, taken in the order of their names and without subfolders; one with parquet files alone, here or
+    sentences, taken in the order of their names and without subfolders, and of those whose names say several splits
+    (train.csv, test.csv) the ones of ``split``; one with parquet files alone, here or
     deeper, which `datasets` reads by splits); else a dataset of the Hub or its cache, as ``owner/name`` or
     ``owner/name:configuration``.
 
@@ -307,13 +326,43 @@ def is_named_readable(path: Path) -> bool:
 def _find_in_folder(folder: Path, split: str) -> Union[FoundFiles, FoundRows]:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return FoundRows(_load_saved(folder, split), f"{folder.name}[{split}]")
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    paths = [entry for entry in entries if is_named_readable(entry) and entry.is_file()]
+    paths = _files_in(folder)
     if any(kind_of(path) != ".parquet" for path in paths):
-        return FoundFiles(paths, tuple(entry.name for entry in entries if entry not in set(paths)))
+        paths = _files_of_split(folder, paths, split)
+        return FoundFiles(paths, tuple(sorted({entry.name for entry in folder.iterdir()} - {p.name for p in paths})))
     if any(folder.rglob("*.parquet")):
         return FoundRows(_load_dataset(str(folder), None, split), f"{folder.name}[{split}]")
     raise UserError(f"{folder} holds no .txt or .jsonl file, no table and no saved dataset")
+
+
+def _files_in(folder: Path) -> List[Path]:
+    """The files of sentences that lie in a folder. Names that begin with a dot are of editors and other machines."""
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return [entry for entry in entries if is_named_readable(entry) and entry.is_file() and entry.name[0] != "."]
+
+
+def _by_split(paths: List[Path]) -> Dict[str, List[Path]]:
+    """Files by the split that their names say, without those of no split or of several."""
+    of_split: Dict[str, List[Path]] = {}
+    for path in paths:
+        words = re.split(r"[^a-z]+", path.name.partition(".")[0].lower())
+        said = {_SPLIT_OF_WORD[word] for word in words if word in _SPLIT_OF_WORD}
+        if len(said) == 1:
+            of_split.setdefault(said.pop(), []).append(path)
+    return of_split
+
+
+def _files_of_split(folder: Path, paths: List[Path], split: str) -> List[Path]:
+    """``paths``, or where their names say several splits, those of ``split`` (of several as ``train+test``)."""
+    of_split = _by_split(paths)
+    if len(of_split) < 2:
+        return paths
+    asked = {_SPLIT_OF_WORD.get(part, part) for part in split.split("+")}
+    if not asked <= set(of_split):
+        there = "; ".join(f"{name}: {', '.join(path.name for path in files)}" for name, files in of_split.items())
+        raise UserError(f"{folder} has no file of split {split!r}; by their names it has files of {there}")
+    kept = {path for name in asked for path in of_split[name]}
+    return [path for path in paths if path in kept]
 
 
 def _load_saved(folder: Path, split: str):

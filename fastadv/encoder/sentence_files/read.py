@@ -180,6 +180,11 @@ def _read(location: str) -> SentenceFiles:
         return SentenceFiles()
     settings = _read_json(location, SETTINGS_FILE) or {}
     _check_settings(settings)
+    called = [module["name"] for module in modules if "name" in module]
+    twice = sorted({name for name in called if called.count(name) > 1})
+    if twice:
+        # sentence-transformers keeps one of them, in the first one's place.
+        raise ValueError(f"modules.json has more than one module called {twice[0]!r}")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
     paths = [_inside(module["path"]) for module in modules]
     foreign = [module["type"] for module in modules if not module["type"].startswith("sentence_transformers.")]
@@ -202,7 +207,10 @@ def _read(location: str) -> SentenceFiles:
     layers = rest.pop(0)[1] if rest and rest[0][0] == "WeightedLayerPooling" else None
     pooling, pools_prompt = None, True
     if rest and rest[0][0] == "Pooling":
-        config = _read_json(location, f"{rest.pop(0)[1]}/config.json") or {}
+        path = f"{rest.pop(0)[1]}/config.json"
+        config = _read_json(location, path)
+        if not config:
+            raise ValueError(f"the pooling has no {path}")
         pooling, pools_prompt = _pooling_of(config), config.get("include_prompt", True)
         if layers is not None and _has_all_layers(location, subfolder, arguments["config"]):
             is_ours = pooling == "mean" and _averages_first_and_last(location, layers)

@@ -15,7 +15,7 @@ from fastadv.config.commands import POOLINGS, Encoding, check_pooling
 from fastadv.encoder.pooling import num_modes
 from fastadv.encoder.positions import num_positions
 from fastadv.encoder.sentence_files.after_pooling import check_modules
-from fastadv.encoder.sentence_files.read import SentenceFiles, read_sentence_files
+from fastadv.encoder.sentence_files.read import SentenceFiles, find_file, read_sentence_files
 from fastadv.encoder.weights.card import read_card
 from fastadv.errors import UserError
 
@@ -23,6 +23,7 @@ logger = logging.getLogger("fastadv")
 
 # Taken where neither the tokenizer nor the positions set a limit.
 _DEFAULT_MAX_LENGTH = 512
+_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,14 @@ def find_model(model: str) -> ModelSource:
     """Finds a model by folder, Hub name (in the local cache where HF_HUB_OFFLINE is set) or ``demo:minilm``.
 
     Raises:
-        UserError: no such model, one that needs its own code run, or one that is not an encoder.
+        UserError: no such model, one that needs its own code run, one with an adapter, or one that is not an encoder.
     """
     from transformers import AutoConfig
 
     location = _locate(model)
     try:
         files = read_sentence_files(location, model)
+        _check_no_adapter(location, model, files)
         _check_has_config(location, model, files)
         config = AutoConfig.from_pretrained(location, trust_remote_code=False, subfolder=files.subfolder)
     except UserError:
@@ -129,6 +131,16 @@ def find_model(model: str) -> ModelSource:
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"model {model!r} is an encoder-decoder ({config.model_type}), expected an encoder alone")
     return ModelSource(model, location, config, num_positions(config), files, read_card(location, model))
+
+
+def _check_no_adapter(location: str, model: str, files: SentenceFiles) -> None:
+    """UserError where there is an adapter of peft, which transformers applies only where peft is installed."""
+    path = f"{files.subfolder}/{_ADAPTER}".lstrip("/")
+    if find_file(location, path) is not None:
+        raise UserError(
+            f"model {model!r} holds an adapter of peft ({path}), which is not applied; merge it into its base once: "
+            "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(new), and save the tokenizer"
+        )
 
 
 def _check_has_config(location: str, model: str, files: SentenceFiles) -> None:
@@ -310,6 +322,9 @@ def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if "trust_remote_code" in str(error) or "custom code" in str(error):
         return "it brings code of its own, which is never run"
+    if "should have a `model_type` key" in str(error).lower():
+        # transformers lists all types that it knows: four thousand letters.
+        return "its config.json names no model_type"
     # What a colon announces is on the next line.
     is_announced = len(lines) > 1 and lines[0].endswith(":")
     return " ".join(lines[: 1 + is_announced]) or type(error).__name__

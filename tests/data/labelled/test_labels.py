@@ -67,6 +67,14 @@ def test_the_map_goes_through_a_models_configuration(tmp_path):
     assert LabelMap.from_config(read) == label_map
 
 
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_a_model_without_one_class_a_text_is_refused(problem):
+    from transformers import BertConfig
+
+    with pytest.raises(UserError, match=f"made for {problem} .* expected single_label_classification"):
+        LabelMap.from_config(BertConfig(num_labels=3, problem_type=problem), ["a", "b", "c"])
+
+
 @pytest.mark.parametrize("names", [(), ("a", "a")])
 def test_classes_need_names_each_its_own(names):
     with pytest.raises(ValueError, match="classes need names"):

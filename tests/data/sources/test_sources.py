@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fastadv.data.sources.find import open_source
+from fastadv.data.sources.find import has_splits, open_source
 from fastadv.data.sources.line_report import LineReport
 from fastadv.data.text import iterate_sentences
 from fastadv.errors import UserError
@@ -32,6 +32,32 @@ def test_a_folder_is_read_by_name_and_lists_what_it_ignores(tmp_path):
     assert report.ignored_files == ["folder.txt", "notes.md", "pipe.txt"]
     assert "3 other files ignored (folder.txt, notes.md, pipe.txt)" in report.summary()
     assert report.first["blank"] == "C.TXT:2"
+
+
+def test_a_folder_whose_names_say_splits_is_read_by_split(tmp_path):
+    names = ("train-1.txt", "train-2.jsonl", "dev.tsv", "my_test.csv", "other.txt", "test train.txt", "._train.txt")
+    for name in names:
+        (tmp_path / name).write_text('{"text": "two"}' if name.endswith("l") else f"text\n{name}\n")
+    read = {}
+    for split in ("train", "dev", "validation", "test", "test+dev"):
+        report = LineReport()
+        read[split] = list(iterate_sentences(tmp_path, split=split, report=report))
+        assert len(report.ignored_files) == len(names) - (2 if split in ("train", "test+dev") else 1)
+    both = ["dev.tsv", "my_test.csv"]
+    assert read == {
+        "train": ["text", "train-1.txt", "two"],
+        "dev": both[:1],
+        "validation": both[:1],
+        "test": both[1:],
+        "test+dev": both,
+    }
+    with pytest.raises(UserError, match=r"no file of split 'all'; .* validation: dev.tsv; test: my_test.csv; train: "):
+        open_source(tmp_path, split="all")
+    assert has_splits(str(tmp_path)) and not has_splits(str(tmp_path / "dev.tsv"))
+    for name in names[2:4]:
+        (tmp_path / name).unlink()
+    # One split alone says nothing.
+    assert not has_splits(str(tmp_path)) and len(list(iterate_sentences(tmp_path, split="all"))) == 7
 
 
 def test_lines_do_not_run_on_from_file_to_file(tmp_path):

@@ -146,6 +146,12 @@ def set_type(folder, index, kind):
     write_json(folder / "modules.json", modules)
 
 
+def call_the_last_one(folder, name):
+    modules = read_json(folder / "modules.json")
+    modules[-1]["name"] = name
+    write_json(folder / "modules.json", modules)
+
+
 def only_pickled(folder):
     path = folder / "2_Dense" / "model.safetensors"
     torch.save(load_file(path), path.with_name("pytorch_model.bin"))
@@ -202,6 +208,10 @@ def cut_weights(folder):
         ("2_Dense/model.safetensors holds", cut_weights),
         ("cannot be read", lambda folder: (folder / "1_Pooling/config.json").write_text("{")),
         ("cannot be read", lambda folder: write_json(folder / "modules.json", {"a": 1})),
+        ("more than one module called '1'", lambda folder: call_the_last_one(folder, "1")),
+        ("has no 1_Pooling/config.json", lambda folder: (folder / "1_Pooling/config.json").unlink()),
+        ("holds an adapter of peft", lambda folder: write_json(folder / "adapter_config.json", {"peft_type": "LORA"})),
+        ("names no model_type", lambda folder: write_json(folder / "config.json", {})),
         (
             "lies outside",
             lambda folder: write_json(
