@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from fastadv.cli.flags import add_flags, changed_flag, option_names, read_settings
-from fastadv.cli.parts import add_command, run_or_describe
+from fastadv.cli.parts import add_command, run_or_describe, where
 from fastadv.config.commands import AttackedClassifiers
 from fastadv.config.embedding_attack import AttackSettings, EmbeddingAttackOptions
 from fastadv.config.flag import Flag
@@ -74,7 +74,7 @@ def _embeddings(arguments: argparse.Namespace) -> None:
     results = _run(arguments, AttackRun, AttackSettings)[1]
     if results is not None:
         print(text_table(results))
-        print(f"{arguments.out}: {', '.join(FILES)}")
+        print(f"{arguments.out}: {', '.join(FILES)}; {where(results)}")
         for line in warning_lines(results):
             print(f"warning: {line}", file=sys.stderr)
 
@@ -86,7 +86,7 @@ def _reconstruct(arguments: argparse.Namespace) -> None:
     results = _run(arguments, ReconstructRun, AttackSettings, method="pgd")[1]
     if results is not None:
         print(reconstruct_table(results))
-        print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}")
+        print(f"{arguments.out}: {', '.join(RECONSTRUCT_FILES)}; {where(results)}")
 
 
 def _text(arguments: argparse.Namespace) -> None:
@@ -96,7 +96,7 @@ def _text(arguments: argparse.Namespace) -> None:
     run, results = _run(arguments, TextAttackRun, arguments.text_settings)
     if results is not None:
         print(text_table(results))
-        print(f"{arguments.out}: {', '.join(run.files)}")
+        print(f"{arguments.out}: {', '.join(run.files)}; {where(results)}")
         if run.pairs is not None:
             print(f"{run.pairs}: {results['num_pairs']:,} pairs")
 

@@ -3,7 +3,7 @@
 import argparse
 
 from fastadv.cli.flags import add_flags, changed_flag, read_settings
-from fastadv.cli.parts import add_command, check_out_folder, into, run_or_describe
+from fastadv.cli.parts import add_command, check_out_folder, into, run_or_describe, where
 from fastadv.config.commands import (
     AdvStsInput,
     AttackByEpochOptions,
@@ -58,6 +58,7 @@ def _adv_sts(arguments: argparse.Namespace) -> None:
 
 def _loaders(options: Classifiers) -> dict:
     """Name → () → classifier; refuses what can be found wrong without reading weights."""
+    from fastadv.distributed.devices import named_device
     from fastadv.encoder.classifier.classification_head import classes_of
     from fastadv.encoder.classifier.text_classifier import Classifier
     from fastadv.encoder.weights.source import find_model
@@ -65,11 +66,12 @@ def _loaders(options: Classifiers) -> dict:
     from fastadv.evaluation.model_run import check_once
 
     check_once(options.models)
+    named_device(options.device)
     for model in options.models:
         source = find_model(model)
         source.check_max_length(options.max_length)
         classes_of(source, options.label_names)
-    how = {"max_length": options.max_length, "label_names": options.label_names}
+    how = {name: getattr(options, name) for name in ("max_length", "label_names", "device")}
     return {
         name: lambda model=model: Classifier.from_pretrained(model, **how)
         for name, model in zip(short_names(options.models), options.models, strict=True)
@@ -86,7 +88,7 @@ def _pair_distances(arguments: argparse.Namespace) -> None:
         print(f"would measure {', '.join(models)} on {len(pairs.labels):,} pairs of {options.rows}{into(out)}")
         return
     record = measure_pairs(models, pairs, options.batch_size, progress=True)
-    print(pair_table(record))
+    print(f"{pair_table(record)}\n{where(record)}")
     if out is not None:
         write_pairs_record(record, out)
         print(out)
@@ -109,7 +111,7 @@ def _perturbation_map(arguments: argparse.Namespace) -> None:
     texts = perturbed_texts(data, rows.tolist(), word_sets, options.max_texts, options.leave_out, options.seed)
     record, points = map_models(models, texts, options.seed, options.batch_size, progress=True)
     write_map(out, record, points, texts)
-    print(map_table(record))
+    print(f"{map_table(record)}\n{where(record)}")
     print(out)
 
 

@@ -59,15 +59,22 @@ def into(out: Optional[Path]) -> str:
     return "" if out is None else f"; into {out}"
 
 
+def where(record: dict) -> str:
+    """On which device the models of a record computed."""
+    return f"on {record['models'][0]['device']}"
+
+
 def say_warnings(warnings) -> None:
     for warning in warnings:
         print(f"fastadv: warning: {warning}", file=sys.stderr)
 
 
 def check_encoder(model: str, options: Encoding) -> None:
-    """Refuses a model that is not there, or cannot be opened as asked, before any weight is read."""
+    """Refuses a model or a device that is not there, or cannot be opened as asked, before any weight is read."""
+    from fastadv.distributed.devices import named_device
     from fastadv.encoder.weights.source import find_model
 
+    named_device(options.device)
     find_model(model).check_encoding(options)
 
 

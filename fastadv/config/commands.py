@@ -1,5 +1,6 @@
 """Options of the commands that encode, measure and average models; `fastadv.cli` makes flags of them."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Mapping
 
@@ -29,8 +30,23 @@ def check_pooling(name: str) -> None:
         raise UserError(f"pooling {name!r} is not one of {', '.join(POOLINGS)}, nor several of them as cls+mean")
 
 
+def check_device_name(name: str) -> None:
+    """UserError where ``name`` names no device. Whether there is such a one is asked later."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", name, re.ASCII) is None:
+        raise UserError(f"device {name!r}: expected auto, cpu, cuda or cuda:N")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Encoding:
+class OnDevice:
+    """Where models compute."""
+
+    device: Annotated[str, Flag("auto (a GPU where there is one), cpu, cuda or cuda:N", check=check_device_name)] = (
+        "auto"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding(OnDevice):
     """How sentences become vectors."""
 
     pooling: Annotated[
@@ -59,7 +75,8 @@ class Encoding:
     @property
     def of_encoder(self) -> dict[str, Any]:
         """The keyword arguments of `fastadv.Encoder.from_pretrained`."""
-        return {name: getattr(self, name) for name in ("pooling", "max_length", "prompt", "prompt_name")}
+        names = "pooling", "max_length", "prompt", "prompt_name", "device"
+        return {name: getattr(self, name) for name in names}
 
 
 def encoding_words(settings: Mapping[str, Any]) -> str:
@@ -72,6 +89,8 @@ def encoding_words(settings: Mapping[str, Any]) -> str:
         words.append(f"prompt {settings['prompt']!r}" if settings["prompt"] else "no prompt")
     if settings.get("similarity") not in (None, "cosine"):
         words.append(f"own similarity {settings['similarity']}")
+    if settings.get("device") is not None:
+        words.append(f"on {settings['device']}")
     return ", ".join(words)
 
 
@@ -165,7 +184,7 @@ class AdvStsInput(Encoders):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classifiers:
+class Classifiers(OnDevice):
     """Several classifiers, opened alike."""
 
     models: Annotated[
@@ -177,7 +196,7 @@ class Classifiers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackedClassifiers:
+class AttackedClassifiers(OnDevice):
     """Which models ``fastadv attack`` attacks, and where its results go."""
 
     models: Annotated[

@@ -9,6 +9,7 @@ from typing import Mapping
 
 import torch
 
+from fastadv.config.commands import check_device_name
 from fastadv.errors import UserError
 
 _NUM_OF_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
@@ -31,6 +32,29 @@ def device_type(environment: Mapping[str, str] = os.environ) -> str:
     if named == "cuda" and not torch.cuda.is_available():
         raise UserError(f"DS_ACCELERATOR = cuda in the environment: {_NO_GPU}; allowed here: cpu, or leave it unset")
     return named
+
+
+def named_device(name: str | torch.device) -> torch.device:
+    """The device of a name: ``cpu``, ``cuda:N``, ``cuda`` (this process's own GPU), ``auto`` (what `device_type` says).
+
+    A GPU becomes this process's own, since kernels are launched on that one alone.
+
+    Raises:
+        UserError: another name, or a GPU that is not there.
+    """
+    name = str(name)
+    check_device_name(name)
+    kind, _, number = (device_type() if name == "auto" else name).partition(":")
+    if kind == "cpu":
+        return torch.device("cpu")
+    num_visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= num_visible:
+        there = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(num_visible))])
+        why = "torch sees no such GPU" if num_visible else _NO_GPU
+        raise UserError(f"device {name}: {why}; allowed here: {there}")
+    device = torch.device("cuda", int(number) if number else torch.cuda.current_device())
+    torch.cuda.set_device(device)
+    return device
 
 
 def device_of_rank(environment: Mapping[str, str] = os.environ) -> torch.device:

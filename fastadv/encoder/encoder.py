@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fastadv.config.commands import check_pooling
 from fastadv.data.packing import PackedBatch
 from fastadv.data.tokenize_texts import checked_texts
+from fastadv.distributed.devices import named_device
 from fastadv.encoder.attention.kinds import KINDS as ATTENTION
 from fastadv.encoder.attention.layout import padding_of
 from fastadv.encoder.cast import CastWeights
@@ -132,6 +133,7 @@ class Encoder(TextReader, nn.Module):
         checkpoint_activations: bool = False,
         prompt: Optional[str] = None,
         prompt_name: Optional[str] = None,
+        device: str | torch.device = "cpu",
     ) -> "Encoder":
         """Loads a folder, a Hub name or ``demo:minilm``, from safetensors and without running a model's code.
 
@@ -143,13 +145,15 @@ class Encoder(TextReader, nn.Module):
             max_length: None likewise, else what tokenizer and positions allow.
             prompt: text put before every text; "": none; None: ``prompt_name``, else the model's default prompt.
             prompt_name: which of the model's own prompts.
+            device: where it computes, by a name of `fastadv.distributed.devices.named_device`.
             num_frozen_layers: embeddings and so many first layers are not trained (``depth.py``); None: all are.
             lora_rank: train low-rank adapters in place of the weights (``lora.py``, which has the other two); None:
                 no adapters. They draw from torch's generator.
 
         Raises:
-            UserError: no such model, pickled or missing weights, or a value that is not allowed.
+            UserError: no such model or device, pickled or missing weights, or a value that is not allowed.
         """
+        device = named_device(device)
         source = find_model(model)
         source.check_max_length(max_length)
         prompt = source.choose_prompt(prompt, prompt_name)
@@ -185,11 +189,11 @@ class Encoder(TextReader, nn.Module):
         if lora_rank is not None:
             add_lora(encoder.hf, lora_rank, lora_alpha, lora_target_modules)
             encoder.after.requires_grad_(False)
-        return encoder
+        return encoder.to(device)
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """What makes its vectors, besides weights: for the records of what was measured on them."""
+        """What makes its vectors, besides weights, and where: for the records of what was measured on them."""
         return {
             "pooling": self.pooling,
             "max_length": self.max_length,
@@ -197,6 +201,7 @@ class Encoder(TextReader, nn.Module):
             "modules": [file.kind for file in self.after.files],
             "truncate_dim": self.files.truncate_dim,
             "similarity": self.files.similarity,
+            "device": str(self.device),
         }
 
     @property

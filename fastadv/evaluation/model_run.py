@@ -33,6 +33,9 @@ class ModelRun:
     """what the models are called in tables; None: `short_names`"""
     label_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """model → what its classes are called, in the order of their numbers; one that is not there says so itself"""
+    device: str = "auto"
+    """where the models compute (`fastadv.distributed.devices.named_device`); a part that is finished was computed where
+    it was begun"""
 
     def __post_init__(self):
         check_once(self.models)
@@ -57,8 +60,10 @@ class ModelRun:
         Returns:
             the places of `models` and ``others`` (`fastadv.encoder.weights.source.find_model`).
         """
+        from fastadv.distributed.devices import named_device
         from fastadv.encoder.weights.source import find_model
 
+        named_device(self.device)
         check_out(self.out)
         sources = [find_model(model) for model in (*self.models, *filter(None, others))]
         for source in sources:

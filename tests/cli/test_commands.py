@@ -193,7 +193,7 @@ def test_evaluate_sts_prints_and_writes_the_scores(tiny_bert_dir, tmp_path, caps
     details = scores.pop("details")
     assert set(scores) == {"SICK-R", "mean"} and -100 <= scores["SICK-R"] <= 100
     assert (details["pooling"], details["max_length"], details["prompt"]) == ("cls", 32, "")
-    assert f"{scores['SICK-R']:.2f}" in out and "cls pooling, cut to 32 tokens, no prompt: Spearman" in out
+    assert f"{scores['SICK-R']:.2f}" in out and "cls pooling, cut to 32 tokens, no prompt, on cpu: Spearman" in out
 
     def encode_texts(*arguments, **options):
         raise AssertionError("a second run reads what the first has kept")
@@ -388,11 +388,11 @@ def test_every_table_and_file_says_how_vectors_are_made(sentence_folder, tmp_pat
     arguments = ["evaluate", kind, "--model", sentence_folder, *options, "--out", out]
     printed = run([*arguments, *told], capsys).out
     results = of_model(json.loads((out if out.is_file() else out / name).read_text()))
-    expected = ("cls", 40, prompt, ["Normalize"])
-    assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules")) == expected
+    expected = ("cls", 40, prompt, ["Normalize"], "cpu")
+    assert tuple(results[key] for key in ("pooling", "max_length", "prompt", "modules", "device")) == expected
     shown = printed if table == "STDOUT" else html.unescape((out / table).read_text())
     said = f"prompt {prompt!r}" if prompt else "no prompt"
-    assert f"cls pooling, Normalize, cut to 40 tokens, {said}" in shown
+    assert f"cls pooling, Normalize, cut to 40 tokens, {said}, on cpu" in shown
 
 
 def test_train_takes_a_prompt_as_the_other_commands_do(sentence_folder, tmp_path, capsys, monkeypatch):

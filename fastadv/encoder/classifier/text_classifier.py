@@ -69,23 +69,24 @@ class Classifier(nn.Module):
         path: str = "auto",
         perturb_at: str = "embedding",
         label_names: Optional[Sequence[str]] = None,
+        device: str | torch.device = "cpu",
     ) -> "Classifier":
         """Opens a trained classifier: an export of a supervised run, or what AutoModelForSequenceClassification opens.
 
         Args:
-            max_length, path, perturb_at: as `Encoder.from_pretrained` has them.
+            max_length, path, perturb_at, device: as `Encoder.from_pretrained` has them.
             label_names: what the classes are called, in the order of their numbers; None: as the model says.
 
         Raises:
-            UserError: no such model, none with a trained head, or names that do not fit its classes.
+            UserError: no such model or device, none with a trained head, or names that do not fit its classes.
         """
         source = find_model(model)
         label_map = classes_of(source, label_names)
         pooling = pooling_of_head(source)
         check_pooled(source.files.modules, model)
         head = load_head(source, label_map, is_trained=True, pooling=pooling)
-        encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at)
-        return cls(encoder, head, label_map).eval()
+        encoder = Encoder.from_pretrained(model, pooling, max_length, path=path, perturb_at=perturb_at, device=device)
+        return cls(encoder, head.to(encoder.device), label_map).eval()
 
     def logits(self, x: Tensor, batch: PackedBatch, dropout: Optional[bool] = None) -> Tensor:
         """(B, C) of X (T, E)."""

@@ -161,7 +161,7 @@ def model_card(
             f"cut to {encoder.max_length} tokens",
             f"* objective: `{config.objective}`, {num_steps} steps of {train.batch_size} {rows}, "
             f"learning rate {config.optimizer.lr:g}, seed {train.seed}",
-            f"* vectors: {encoding_words({**settings, 'similarity': None})}"
+            f"* vectors: {encoding_words({**settings, 'similarity': None, 'device': None})}"
             + (f"; compared by {settings['similarity']} similarity" if label_map is None else ""),
             *([] if label_map is None else [f"* {classes_in_words(label_map)}"]),
             *([f"* classifier: {MEAN_HEAD_NOTE}"] if label_map is not None and encoder.pooling == "mean" else []),

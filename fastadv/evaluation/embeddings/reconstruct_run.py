@@ -107,7 +107,8 @@ class ReconstructRun(AttackOnClassifiers):
             made = shared or self._make(model, classifier, data, out, progress)
             found = _examples(name, classifier, data, rows, made)
             rates = _rates(found, self.settings.epsilons)
-            facts = {"name": name, "model": model, "has_reconstructor": made.has_reconstructor}
+            device = str(classifier.encoder.device)
+            facts = {"name": name, "model": model, "has_reconstructor": made.has_reconstructor, "device": device}
             summaries.append({**facts, "epsilons": rates})
             examples += found
         written = {

@@ -35,7 +35,7 @@ class AttackOnClassifiers(EmbeddingAttackOptions, ModelRun):
         """The classifier of a folder, as it is attacked, its classes called as the data call them."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        options = {"perturb_at": self.perturb_at, "label_names": self.label_names.get(model)}
+        options = {"perturb_at": self.perturb_at, "label_names": self.label_names.get(model), "device": self.device}
         classifier = Classifier.from_pretrained(model, max_length=self.max_length, **options)
         self.call_classes(classifier, model, data)
         return classifier
@@ -99,6 +99,7 @@ class AttackRun(AttackOnClassifiers):
                 "fingerprint": own_fingerprint,
                 "max_length": classifier.encoder.max_length,
                 "prompt": classifier.encoder.prompt,
+                "device": str(classifier.encoder.device),
                 "labels": list(classifier.label_map.names),
             }
         numbers = report(results, label_maps, checks, seed=self.settings.seed)

@@ -145,6 +145,7 @@ def measure_pairs(
         values, labels = distances(clean, adversarial, negatives), np.array([ids[label] for label in pairs.labels])
         entry = {
             "name": name,
+            "device": str(classifier.encoder.device),
             "accuracy": float((clean.logits.argmax(axis=1) == labels).mean()),
             "accuracy_adversarial": float((adversarial.logits.argmax(axis=1) == labels).mean()),
         }

@@ -131,6 +131,7 @@ def map_models(
         entries.append(
             {
                 "name": name,
+                "device": str(classifier.encoder.device),
                 "distance_fickle": vars(value_interval(fickle)),
                 "distance_obstinate": vars(value_interval(obstinate)),
                 "share_obstinate_further": vars(value_interval(obstinate > fickle)),

@@ -48,7 +48,8 @@ class SentenceModel:
         return vectors
 
     def to(self, device: Any) -> "SentenceModel":
-        """Stays where its encoder is."""
+        """Moves the encoder; vectors are on the host wherever it is."""
+        self._encoder.to(device)
         return self
 
 

@@ -159,13 +159,15 @@ def build_recipe(name: str, model_wrapper: Any, resources: Optional[Resources] =
     resources = Resources() if resources is None else resources
     resources.check(name, getattr(model_wrapper, "model_folder", None))
     textattack = load_textattack(resources.data_dir)
+    # Its own models compute where the victim does.
+    textattack.shared.utils.device = device = getattr(model_wrapper, "device", "cpu")
     with _substituted(name, resources):
         attack = getattr(textattack.attack_recipes, _CLASSES[name]).build(model_wrapper)
     encoders = textattack.constraints.semantics.sentence_encoders
     for constraint in attack.constraints:
         if isinstance(constraint, encoders.UniversalSentenceEncoder):
             # It loads its model on its first use, where it has none.
-            constraint.model = resources.sentence_model
+            constraint.model = resources.sentence_model.to(device)
             constraint.threshold = resources.threshold(name)
     if name == "pwws":
         # Its candidates come out of a set, in an order of each process's own: ties would fall one way or another.

@@ -76,6 +76,7 @@ class AdvStsPart(AttackPart):
             prompts=[model.prompt for model in usable],
             has_control=self.has_control,
             names=[model.name for model in usable],
+            device=usable[0].device,
         )
 
         def measured(model: SuiteModel, rows: Sequence[TextAttackRow]) -> Iterator[Measured]:

@@ -130,6 +130,7 @@ class EmbeddingPart(AttackPart):
             batch_size=self.batch_size,
             names=[model.name for model in models],
             label_names={model.model: model.labels for model in models},
+            device=models[0].device,
         )
         results = run.run(progress)
         found.files += FILES
@@ -268,6 +269,7 @@ class TextPart(AttackPart):
             max_length=usable[0].max_length,
             names=[model.name for model in usable],
             label_names={victims[model.model]: model.labels for model in usable if model.is_classifier},
+            device=usable[0].device,
         )
         protocol = {**self.settings(), "sha256_of_probe_texts": data.beside}
 

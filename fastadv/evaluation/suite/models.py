@@ -49,6 +49,8 @@ class SuiteModel:
     """a classifier's classes"""
     modules: Tuple[str, ...] = ()
     """what comes after the pooling"""
+    device: str = "auto"
+    """where it computes"""
 
     @property
     def key(self) -> list:
@@ -63,19 +65,21 @@ class SuiteModel:
         """A `fastadv.Encoder`."""
         from fastadv.encoder import Encoder
 
-        return Encoder.from_pretrained(self.model, self.pooling, self.max_length, prompt=self.prompt)
+        options = {"prompt": self.prompt, "device": self.device}
+        return Encoder.from_pretrained(self.model, self.pooling, self.max_length, **options)
 
     def load_classifier(self, folder: Optional[str] = None):
         """A `Classifier`, of ``folder`` where it is an encoder with a head made for it."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
         names = self.labels if folder is None and self.labels else None
-        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length, label_names=names)
+        options = {"label_names": names, "device": self.device}
+        return Classifier.from_pretrained(folder or self.model, max_length=self.max_length, **options)
 
     def described(self, system: str) -> dict:
         """For ``evaluation.json``."""
-        facts = {name: getattr(self, name) for name in ("kind", "pooling", "max_length", "prompt", "modules")}
-        facts |= {"fingerprint": self.fingerprint, "why": self.why}
+        names = "kind", "pooling", "max_length", "prompt", "modules", "device", "fingerprint", "why"
+        facts = {name: getattr(self, name) for name in names}
         return {"model": self.model, "name": self.name, "system": system, **facts}
 
 
@@ -145,6 +149,7 @@ def find_models(
 
 
 def _found(model: str, name: str, encoding: Encoding, label_names: Optional[Sequence[str]]) -> SuiteModel:
+    from fastadv.distributed.devices import named_device
     from fastadv.encoder.classifier.classification_head import HEAD_FILE, classes_of
     from fastadv.encoder.sentence_files.read import find_file
     from fastadv.encoder.weights.source import find_model
@@ -154,7 +159,8 @@ def _found(model: str, name: str, encoding: Encoding, label_names: Optional[Sequ
     prompt = source.choose_prompt(encoding.prompt, encoding.prompt_name)
     modules = tuple(file.kind for file in source.files.modules)
     pooling = source.choose_pooling(encoding.pooling)
-    found = SuiteModel(model, name, pooling, encoding.max_length, prompt, modules=modules)
+    device = str(named_device(encoding.device))
+    found = SuiteModel(model, name, pooling, encoding.max_length, prompt, modules=modules, device=device)
     has_head = find_file(source.location, HEAD_FILE) is not None or any(
         architecture.endswith("ForSequenceClassification") for architecture in source.config.architectures or ()
     )

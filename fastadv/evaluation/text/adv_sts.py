@@ -154,7 +154,8 @@ class AdvStsRun(AdvStsOptions, ModelRun):
         prompt, prompt_name = self.prompt, self.prompt_name
         if self.prompts is not None:
             prompt, prompt_name = self.prompts[list(self.models).index(model)], None
-        return Encoding(pooling=self.pooling, max_length=self.max_length, prompt=prompt, prompt_name=prompt_name)
+        prompts = {"prompt": prompt, "prompt_name": prompt_name}
+        return Encoding(pooling=self.pooling, max_length=self.max_length, device=self.device, **prompts)
 
     def _load(self, model: str):
         from fastadv.encoder import Encoder

@@ -173,6 +173,7 @@ class TextAttackRun(TextAttackOptions, ModelRun):
             "fingerprint": own_fingerprint,
             "max_length": classifier.encoder.max_length,
             "prompt": classifier.encoder.prompt,
+            "device": str(classifier.encoder.device),
             "labels": list(names),
             "bias": None if bias is None else list(bias),
             "protocol": {
@@ -186,8 +187,9 @@ class TextAttackRun(TextAttackOptions, ModelRun):
         return made, facts
 
     def _job(self, model: str, bias: tuple[float, ...] | None = None) -> AttackJob:
-        names = self.label_names.get(model)
-        return AttackJob(model, self.settings, self.folder / LOG, self.max_length, bias, self.num_threads, names)
+        names, log = self.label_names.get(model), self.folder / LOG
+        limits = self.max_length, bias, self.num_threads
+        return AttackJob(model, self.settings, log, *limits, names, device=self.device)
 
     def _loaded(self, job: AttackJob, data: LabelledTexts):
         """The job's classifier, its classes called as the data call them."""

@@ -52,12 +52,15 @@ class AttackJob:
     """of the classes in their order; None: as the model says"""
     roles: Tuple[str, str] = PAIR_ROLES
     """of the two texts of a pair (`fastadv.evaluation.recipes.recipe_attack.RecipeAttack`)"""
+    device: str = "auto"
+    """of the classifier, and of what else a recipe runs"""
 
     def load(self):
         """The classifier. UserError where there is none."""
         from fastadv.encoder.classifier.text_classifier import Classifier
 
-        return Classifier.from_pretrained(self.model, max_length=self.max_length, label_names=self.label_names)
+        options = {"label_names": self.label_names, "device": self.device}
+        return Classifier.from_pretrained(self.model, max_length=self.max_length, **options)
 
 
 def attack_here(

@@ -102,6 +102,11 @@ class SimilarityVictim(TimedVictim):
         """What the victim is asked, of a pair."""
         return second if self.side == "second" else (first, second)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder computes."""
+        return self.model.device
+
     def forget(self) -> None:
         self._vectors.clear()
 

@@ -103,6 +103,11 @@ class TextVictim(TimedVictim):
         self._cache_size = cache_size
         self._answers: "OrderedDict[Text, Tensor]" = OrderedDict()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the classifier computes; answers are on the CPU."""
+        return self.model.encoder.device
+
     def forget(self) -> None:
         self._answers.clear()
 

@@ -235,12 +235,14 @@ def test_neighbours_are_those_of_the_vectors_by_cosine(resources):
 def test_the_sentence_model_encodes_each_text_once(encoder_dir, monkeypatch):
     from fastadv.evaluation.recipes import recipe_substitutes
 
-    encoder, asked = Encoder.from_pretrained(str(encoder_dir)), []
+    encoder, asked, moved = Encoder.from_pretrained(str(encoder_dir)), [], []
 
     class Counting:
         def encode_texts(self, texts):
             asked.extend(texts)
             return encoder.encode_texts(texts)
+
+        to = moved.append
 
     monkeypatch.setattr(recipe_substitutes, "_MAX_CACHED", 3)
     model = SentenceModel(Counting())
@@ -253,7 +255,7 @@ def test_the_sentence_model_encodes_each_text_once(encoder_dir, monkeypatch):
     model.encode(["a movie", "a film"])
     assert asked[3:] == ["a plot"]
     model.encode([""])
-    assert asked[4:] == [""] and model.to("cpu") is model
+    assert asked[4:] == [""] and model.to("cpu") is model and moved == ["cpu"]
 
 
 def test_what_a_recipe_lacks_is_said_before_anything_is_loaded(resources, encoder_dir, tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ def test_files_hold_what_was_measured(loaders, sts, tmp_path):
     assert len(lines) == 7 and len({len(line) for line in lines[1:5]}) == 1
     assert lines[3].startswith("runs/b/model") and lines[4].startswith("  less the first")
     assert [line.split(": ")[0] for line in lines[5:]] == [model["model"] for model in record["models"]]
-    assert all(line.endswith(" pooling, cut to 64 tokens, no prompt") for line in lines[5:])
+    assert all(line.endswith(" pooling, cut to 64 tokens, no prompt, on cpu") for line in lines[5:])
 
 
 def test_names_on_the_chart_are_as_short_as_tells_them_apart():
