@@ -123,8 +123,8 @@ def _run(argv: list[str]) -> int:
         return 0
     from fastadv.distributed.processes import is_first_rank, shutdown, world_size
     from fastadv.distributed.signals import ending_at_once
-    from fastadv.engine.checkpoints.manifest import disk_errors_explained
     from fastadv.engine.loop import Trainer
+    from fastadv.files.disk import disk_errors_explained
 
     is_done = False
     try:

@@ -22,6 +22,7 @@ from fastadv.cli.word_sets import add_word_sets
 from fastadv.config.commands import EncodeOptions, encoding_words
 from fastadv.distributed.launchers import told_rank
 from fastadv.errors import SaveFailed, UserError, require_docstrings
+from fastadv.files.disk import disk_errors_explained
 from fastadv.files.terminal_log import remarks_after
 
 # torch and its like are imported by the subcommand that needs them: `fastadv --help` is immediate.
@@ -54,7 +55,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return _train(argv[1:])
         arguments = _build_parser().parse_args(argv)
         # What is said of the texts that a command reads.
-        with remarks_after("fastadv.data"):
+        with remarks_after("fastadv.data"), disk_errors_explained(Path.cwd()):
             return arguments.run(arguments) or 0
     except UserError as error:
         if told_rank() == 0:

@@ -8,6 +8,7 @@ from typing import Callable, Optional
 
 from fastadv.config.commands import Encoding
 from fastadv.errors import UserError
+from fastadv.files.disk import check_folder
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,9 +49,7 @@ def check_out_folder(name: Optional[str]) -> Optional[Path]:
     if name is None:
         return None
     out = Path(name).expanduser()
-    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise UserError(f"--out {name!r}: {nearest} is no folder that can be written to")
+    check_folder(out, f"--out {name!r}")
     return out
 
 

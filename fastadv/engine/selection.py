@@ -12,10 +12,11 @@ from fastadv.config.schema import Config
 from fastadv.data.labelled.labels import LabelMap
 from fastadv.distributed.processes import first_rank_only
 from fastadv.engine.checkpoints.checkpoint import Position, best_steps
-from fastadv.engine.checkpoints.manifest import Entry, hash_file, save_failed, write_file
+from fastadv.engine.checkpoints.manifest import Entry, hash_file, write_file
 from fastadv.engine.whole_model import WholeModel
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.disk import save_failed
 
 DevScore = Callable[[Any], float]
 """what is exported (an encoder, or a classifier) → a score, higher is better"""

@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,20 @@ def test_encode_writes_the_vectors_of_the_encoder(tiny_bert_dir, tmp_path, capsy
     assert "3 vectors of 32" in out
     encoder = fastadv.Encoder.from_pretrained(str(tiny_bert_dir), pooling="mean", max_length=16)
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), encoder.encode_texts(texts))
+
+
+def test_a_disk_that_takes_no_more_is_one_line(tiny_bert_dir, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("never\n" * 100)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name in ("vectors.npy", "vectors.parquet"):
+        arguments = ["encode", "--model", tiny_bert_dir, "--input", tmp_path / "texts.txt", "--output", tmp_path / name]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+        try:
+            _, err = run(arguments, capsys, status=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert f"{name} cannot be written: File too large" in err and "Traceback" not in err
+    assert [path.name for path in tmp_path.glob("*vec*")] == []
 
 
 def test_encode_refuses_a_length_above_the_positions(tiny_bert_dir, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """Texts in, vectors out: the work behind ``fastadv encode``."""
 
 import itertools
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from fastadv.data.sources.line_report import LineReport
 from fastadv.data.tokenize_texts import counting_tokens
 from fastadv.errors import UserError
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.disk import check_folder
 from fastadv.files.progress import Bar
 
 SUFFIXES = (".npy", ".parquet")
@@ -32,9 +32,7 @@ def check_output(output_path: str | Path) -> Path:
         raise UserError(f"output {str(output_path)!r} does not end in {' or '.join(SUFFIXES)}")
     if path.is_dir():
         raise UserError(f"output {str(output_path)!r} is a folder")
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise UserError(f"output {str(output_path)!r}: {nearest} is no folder that can be written to")
+    check_folder(path.absolute().parent, f"output {str(output_path)!r}")
     return path
 
 
@@ -62,7 +60,7 @@ def encode_file(
         to look at the input again, a line each) and sentences_per_s.
 
     Raises:
-        UserError: an unknown format, or an input that gives no sentence.
+        UserError: an unknown format, an input that gives no sentence, or a model whose vectors are not finite.
     """
     target = check_output(output_path)
     report = LineReport()
@@ -74,7 +72,9 @@ def encode_file(
     with counting_tokens(report), written_aside(target) as aside, Bar(unit="text", disable=not progress) as bar:
         with closing(rows_type(aside, encoder.vector_size)) as rows:
             while window := list(itertools.islice(sentences, _WINDOW)):
-                rows.write(window, encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update))
+                vectors = encoder.encode_texts(window, batch_size=batch_size, on_batch=bar.update)
+                _check_finite(vectors, window, num_sentences)
+                rows.write(window, vectors)
                 num_sentences += len(window)
     return {
         "num_sentences": num_sentences,
@@ -84,6 +84,16 @@ def encode_file(
         "doubts": report.doubts(),
         "sentences_per_s": num_sentences / max(time.perf_counter() - started, 1e-9),
     }
+
+
+def _check_finite(vectors: np.ndarray, texts: list[str], num_before: int) -> None:
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        at = int(is_finite.argmin())
+        raise UserError(
+            f"the model's vector of sentence {num_before + at + 1}, {texts[at][:60]!r}, is not finite: "
+            "one of its weights is not, or its states leave the range of their type"
+        )
 
 
 class _NpyRows:

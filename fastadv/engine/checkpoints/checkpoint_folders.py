@@ -19,13 +19,12 @@ from fastadv.engine.checkpoints.manifest import (
     Manifest,
     check_contents,
     check_sizes,
-    free_space,
     read_manifest,
-    save_failed,
     sync_folder,
     write_manifest,
 )
 from fastadv.errors import SaveFailed, UserError
+from fastadv.files.disk import free_space, save_failed
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,14 @@ import json
 import logging
 import os
 import re
-import shutil
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Callable, Iterable, Iterator
+from typing import BinaryIO, Callable, Iterable
 
-from fastadv.errors import SaveFailed
+from fastadv.files.disk import save_failed
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,6 @@ _BLOCK_BYTES = 1 << 20
 # No manifest of ours comes near; a file of this name that is larger is not read.
 _MANIFEST_MAX_BYTES = 1 << 28
 _FIRST_WORD_S = 2.0
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class CheckpointFault(ValueError):
@@ -118,38 +116,6 @@ def write_file(path: Path, fill: Callable[[BinaryIO], None]) -> Entry:
         with suppress(OSError):
             file.close()
     return stream.entry()
-
-
-def save_failed(path: Path, error: OSError) -> SaveFailed:
-    """The error to raise where writing ``path`` ended with ``error``."""
-    return SaveFailed(f"{path} cannot be written: {error.strerror or error} ({free_space(path)})")
-
-
-@contextmanager
-def disk_errors_explained(folder: Path) -> Iterator[None]:
-    """What a full or failing disk breaks in a run beside its checkpoints (the log, the export) is `SaveFailed`, too."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        # Closing what is open fails on a full disk as well, and must not hide what failed first.
-        first = error.__context__
-        if isinstance(first, SaveFailed):
-            raise first from None
-        if isinstance(first, OSError) and first.errno in _DISK_ERRORS and first.filename is not None:
-            error = first
-        raise save_failed(Path(error.filename or folder), error) from error
-
-
-def free_space(path: Path) -> str:
-    """How many bytes are free where ``path`` lies or would lie, in words."""
-    for folder in path.parents:
-        try:
-            return f"{shutil.disk_usage(folder).free:,} bytes free there"
-        except OSError:
-            continue
-    return "free bytes unknown"
 
 
 def hash_file(path: Path, sync: bool = False, told: Callable[[int], None] = lambda count: None) -> Entry:

@@ -15,6 +15,7 @@ from fastadv.config.embedding_attack import AttackSettings
 from fastadv.errors import UserError
 from fastadv.evaluation.embeddings.classifier_attack import Part
 from fastadv.files.atomic_file import written_aside
+from fastadv.files.disk import check_folder
 from fastadv.files.hashes import digest_of
 
 # Part of every key: raise it when the same settings would give other numbers.
@@ -90,4 +91,5 @@ def check_out(out: str) -> Path:
         raise UserError(f"--out {out!r} is a file; expected a folder")
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in known):
         raise UserError(f"--out {out!r} holds something other than an attack; give a new or empty folder")
+    check_folder(folder, f"--out {out!r}")
     return folder

@@ -20,6 +20,7 @@ from fastadv.evaluation.suite.parts import Found, Part, PartData, those_that_can
 from fastadv.evaluation.suite.report import write_evaluation
 from fastadv.evaluation.suite.schema import FORMAT, System
 from fastadv.evaluation.versions import versions
+from fastadv.files.disk import check_folder
 from fastadv.files.hashes import digest_of
 from fastadv.files.json_file import json_ready
 
@@ -223,6 +224,7 @@ def _check_out(out: Path) -> None:
         raise UserError(f"--out {str(out)!r} is a file; expected a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "parts").is_dir():
         raise UserError(f"--out {str(out)!r} holds something other than an evaluation; give a new or empty folder")
+    check_folder(out, f"--out {str(out)!r}")
 
 
 def _line(text: object) -> str:

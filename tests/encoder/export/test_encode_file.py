@@ -37,6 +37,18 @@ def test_npy(encoder, text_file, sentences, tmp_path, monkeypatch):
     assert np.load(tmp_path / "out" / "v.npy", mmap_mode="r").shape == vectors.shape
 
 
+def test_vectors_that_are_not_finite_make_no_file(encoder, text_file, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_WINDOW", 3)
+    with torch.no_grad():
+        encoder.word_embeddings[encoder.tokenize([sentences[3]])[0][0][1]] = float("inf")
+    first = next(i for i, v in enumerate(encoder.encode_texts(sentences)) if not np.isfinite(v).all())
+    with pytest.raises(
+        UserError, match=f"vector of sentence {first + 1}, {sentences[first][:20]!r:.20}.* is not finite"
+    ):
+        encode_file(encoder, text_file, tmp_path / "v.npy")
+    assert not list(tmp_path.glob("*v.npy*"))
+
+
 def test_parquet(encoder, text_file, sentences, tmp_path, monkeypatch):
     import pyarrow.parquet
 

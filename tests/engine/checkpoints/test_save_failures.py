@@ -11,9 +11,10 @@ import torch
 from fastadv.config.schema import Config, to_yaml
 from fastadv.engine.callbacks import Callback
 from fastadv.engine.checkpoints.checkpoint_folders import checkpoint_folders, fault_of
-from fastadv.engine.checkpoints.manifest import disk_errors_explained, write_file
+from fastadv.engine.checkpoints.manifest import write_file
 from fastadv.engine.selection import Selection
 from fastadv.errors import SaveFailed
+from fastadv.files.disk import disk_errors_explained
 from fastadv.train import main
 from tests.quick_trainer import Trainer
 from tests.ranks.workers.start import run_ranks
