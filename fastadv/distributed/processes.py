@@ -53,8 +53,10 @@ def import_deepspeed():
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     # Its warnings go to stdout and tear the progress bar; what matters among them (a skipped step) is raised here.
     logger.setLevel(logging.ERROR)
-    # Compiling the shared-memory reduction takes 40 s and a compiler, and gains nothing below several ranks.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if device_type() == "cpu":
+        # Compiling the shared-memory reduction takes 40 s and a compiler, and gains nothing below several ranks. On a
+        # GPU nothing asks for it, and to ask here would have DeepSpeed warn of each op that it cannot compile.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
 
