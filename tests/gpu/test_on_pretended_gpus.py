@@ -1,4 +1,4 @@
-"""What needs no real GPU to be seen on one: each file of `checks`, in a process whose torch has pretended GPUs."""
+"""What needs no real GPU to be seen: `checks`, and tests of runs, in processes whose torch has pretended GPUs."""
 
 import os
 import subprocess
@@ -11,7 +11,17 @@ import torch
 from tests.gpu.device.build import compiler
 
 ROOT = Path(__file__).parents[2]
-CHECKS = sorted(path.name for path in (Path(__file__).parent / "checks").glob("check_*.py"))
+CASES = {
+    "device": ["tests/gpu/checks/check_device.py"],
+    "waits": ["tests/gpu/checks/check_waits.py"],
+    "trainings": [
+        "tests/gpu/checks/check_trainings.py",
+        # Every system, stage and precision, stopped and gone on from; what is not finite.
+        "tests/engine/checkpoints/test_resume_table.py",
+        "tests/engine/test_guards.py",
+    ],
+}
+"""Files of one process each"""
 TORCH = "2.13"
 """The device reaches into what torch keeps to itself; this is the release that CI installs."""
 
@@ -27,15 +37,24 @@ def device_can_be_made():
         pytest.fail(reason) if os.environ.get("FASTADV_REQUIRE_NATIVE") else pytest.skip(reason)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_on_a_gpu(check):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.gpu.device.plugin", "-p", "no:cacheprovider"]
-    command += ["-o", "python_files=check_*.py", str(Path(__file__).parent / "checks" / check)]
-    environment = {
-        **os.environ,
-        "DS_ACCELERATOR": "cuda",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "kernels"), *sys.path]),
-    }
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name):
+    run_pytest(*CASES[name], options=["-p", "tests.gpu.device.plugin"], environment={"DS_ACCELERATOR": "cuda"})
+
+
+@pytest.mark.several_processes
+def test_two_ranks_on_two_gpus():
+    """Every ZeRO stage in both precisions, a stop in between, dev scores, and what is not finite on one rank alone."""
+    run_pytest("tests/ranks/test_run.py", options=[], environment={"PRETENDED_GPUS": "2"})
+
+
+def run_pytest(*files, options, environment):
+    """Runs the tests of ``files`` in a process of their own, none of which may fail or be skipped."""
+    command = [sys.executable, "-m", "pytest", "-q", *options, "-p", "no:cacheprovider", "--tb=short", *files]
+    paths = os.pathsep.join([str(ROOT / "kernels"), *sys.path])
+    # Of the process that this is, pytest-xdist among others.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    own |= {"PYTHONPATH": paths, **environment}
+    run = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-2_000:]
     assert " passed" in run.stdout and " skipped" not in run.stdout

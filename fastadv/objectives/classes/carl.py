@@ -154,12 +154,12 @@ class CARL(ClassificationObjective):
         rows = torch.cat([entry.rows for entry in negatives])
         logits = [self._logits(whole, side, negatives) for _, side in _SIDES]
         # The positive is the fresh pair, which has one score from either side.
-        positive = (whole[:, 0] * whole[:, 1]).sum(-1)[rows.to(whole.device)] / self.temperature
+        positive = (whole[:, 0] * whole[:, 1]).sum(-1)[rows.to(whole.device, non_blocking=True)] / self.temperature
         if self.estimator == "nce" and not self.course.has_z:
             self._fix_z(logits, positive.detach(), views)
         # Rows of other ranks count there. They stay in the sum, at 0, for each rank's backward serves all others'.
         first = _ranks(views).row_offset
-        is_own = ((rows >= first) & (rows < first + len(own))).to(whole)
+        is_own = ((rows >= first) & (rows < first + len(own))).to(whole, non_blocking=True)
         losses = {}
         for (name, side), of_side in zip(_SIDES, logits, strict=True):
             row_losses = self._row_losses(positive, of_side, side, views) * is_own

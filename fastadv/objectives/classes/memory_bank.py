@@ -88,9 +88,12 @@ class MemoryBanks:
         shard = self._shard_on(vectors.device)
         for entry in negatives:
             own = entry.bank_rows[entry.bank_rows % self._ranks.num_ranks == self._ranks.rank]
-            kept = shard[(own // self._ranks.num_ranks).to(shard.device), side]
+            # Copied without waiting for what a GPU has yet to do.
+            rows, places = (
+                index.to(vectors.device, non_blocking=True) for index in (entry.rows, own // self._ranks.num_ranks)
+            )
             # Where the shard has none of them the product is empty, and still has a graph.
-            yield vectors[entry.rows.to(vectors.device)] @ kept.to(vectors.dtype).T
+            yield vectors[rows] @ shard[places, side].to(vectors.dtype).T
 
     def write(self, rows: Tensor, vectors: Tensor) -> None:
         """Writes both banks; the same call on all ranks, of which each keeps its own rows.
@@ -110,8 +113,10 @@ class MemoryBanks:
         for turn in range(int(turns.max()) + 1):
             now = own & (turns == turn)
             places, is_first = rows[now] // num_ranks, ~self.is_written[rows[now]] & (turns[now] == 0)
-            places, is_first = places.to(vectors.device), is_first.to(vectors.device)
-            new = vectors[now.to(vectors.device)]
+            # A mask on a GPU would be a question how many rows it has.
+            given = (now.nonzero().flatten(), places, is_first)
+            now, places, is_first = (x.to(vectors.device, non_blocking=True) for x in given)
+            new = vectors[now]
             mixed = self._momentum * shard[places] + (1 - self._momentum) * new
             mixed = torch.where(is_first[:, None, None], new, mixed)
             shard[places] = F.normalize(mixed, dim=-1, eps=_TINY) if self._is_normalized else mixed

@@ -13,9 +13,15 @@ from tests.gpu.device.library import library
 library()
 
 import fastadv_kernels.backend  # noqa: E402
-from tests.gpu.device import nccl, torch_cuda  # noqa: E402
+from tests.gpu.device import nccl, torch_cuda, watching  # noqa: E402
 
 torch_cuda.install()
 nccl.install()
 # The driver that Triton's kernels would need is not there, and its interpreter is slow: the plain forms run.
 fastadv_kernels.backend._why_no_triton = lambda: "the GPU is pretended"
+
+
+def pytest_sessionfinish(session):
+    """Tests that pass without having touched the device show nothing."""
+    if session.testscollected and not watching.num_operations():
+        raise RuntimeError("no operation ran on the pretended GPU")

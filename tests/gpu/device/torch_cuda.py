@@ -9,7 +9,7 @@ import torch.cuda
 from tests.gpu.device.library import library, num_devices
 from tests.gpu.device.watching import tell
 
-NAME = "pretended GPU"
+NAME = "NVIDIA H200"
 
 
 def _index(device=None) -> int:

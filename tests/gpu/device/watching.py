@@ -84,6 +84,11 @@ def watching() -> Iterator[Seen]:
         seen.counts = _counts()
 
 
+def num_operations() -> int:
+    """Operations since the last `watching`, or since the process began."""
+    return sum(number for name, number in _counts().items() if not name.startswith("!"))
+
+
 def _counts() -> dict[str, int]:
     buffer = ctypes.create_string_buffer(int(library().read_counts(None, 0)) + 1)
     library().read_counts(buffer, len(buffer))

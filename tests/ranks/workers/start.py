@@ -1,4 +1,5 @@
-"""Starts a worker script of this folder as several ranks on this machine, over gloo."""
+"""Starts a worker script of this folder as several ranks on this machine: over gloo, or, where ``PRETENDED_GPUS`` is
+set, on that many pretended GPUs each (tests/gpu)."""
 
 import os
 import socket
@@ -14,6 +15,7 @@ def run_ranks(num_ranks: int, script: str, *arguments: str, timeout_s: float = 3
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    on_gpus = "PRETENDED_GPUS" in os.environ
     shared = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[2]), *sys.path]),
@@ -21,11 +23,12 @@ def run_ranks(num_ranks: int, script: str, *arguments: str, timeout_s: float = 3
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(num_ranks),
         "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu",
+        "DS_ACCELERATOR": "cuda" if on_gpus else "cpu",
     }
+    started_by = ["-m", "tests.gpu.device.run"] if on_gpus else []
     processes = [
         subprocess.Popen(
-            [sys.executable, str(HERE / script), *arguments],
+            [sys.executable, *started_by, str(HERE / script), *arguments],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

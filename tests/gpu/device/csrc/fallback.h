@@ -135,18 +135,17 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   Device target = device.value_or(Device(DeviceType::CUDA, current_device));
   if (target.index() < 0) target = Device(DeviceType::CUDA, current_device);
-  const c10::DispatchKeySet host_kernel(c10::DispatchKey::CPU);
-  if (op.hasTag(at::Tag::nondeterministic_seeded) || schema.name() == "aten::native_dropout") {
-    auto of_host = at::detail::getDefaultCPUGenerator();
-    auto& own = generator_of(target.index());
-    const auto before = of_host.get_state();
-    of_host.set_state(own.get_state());
-    op.redispatchBoxed(host_kernel, stack);
-    own.set_state(of_host.get_state());
-    of_host.set_state(before);
-  } else {
-    op.redispatchBoxed(host_kernel, stack);
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) {
+    // The host's generator is left alone: other threads draw from it meanwhile.
+    bool is_seeded = false;
+    for (size_t i = 0; i < num_arguments; i++) {
+      if (schema.arguments()[i].name() != "generator") continue;
+      if (arguments[i].isNone()) arguments[i] = c10::IValue(generator_of(target.index()));
+      is_seeded = true;
+    }
+    TORCH_CHECK(is_seeded, name, " draws random numbers and takes no generator: the pretended GPU needs a kernel of its own");
   }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   // What an operation has resized has other memory now.
   for (auto& pair : pairs)
     if (pair.cpu.storage().data() != pair.cuda.storage().data() || pair.cpu.sizes() != pair.cuda.sizes() ||

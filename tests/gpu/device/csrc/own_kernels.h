@@ -4,7 +4,10 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
 
+#include <tuple>
+
 #include "counts.h"
+#include "guard.h"
 #include "memory.h"
 
 namespace {
@@ -102,6 +105,17 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::opt
   resized.resize_(size, format);
   become(self, relabelled(resized, self.device()));
   return self;
+}
+
+// One kernel on CUDA. The CPU's draws from the host's generator.
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> is_training) {
+  count("aten::native_dropout");
+  const auto device = input.device();
+  const auto host = on_host(input);
+  const double kept = is_training.value_or(true) ? 1 - p : 1;
+  const auto mask = at::empty(host.sizes(), host.options().dtype(at::kBool)).bernoulli_(kept, generator_of(device.index()));
+  const auto out = host * mask * (kept == 0 ? 0.0 : 1 / kept);
+  return {relabelled(out, device), relabelled(mask, device)};
 }
 
 void record_stream(at::Tensor&, c10::Stream) {}

@@ -28,6 +28,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("set_", &set_empty);
   m.impl("resize_", &resize_);
+  m.impl("native_dropout", &native_dropout);
   m.impl("record_stream", &record_stream);
   m.impl("_scaled_dot_product_efficient_attention", &efficient_attention);
   m.impl("_scaled_dot_product_efficient_attention_backward", &efficient_attention_backward);
