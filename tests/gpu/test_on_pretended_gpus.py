@@ -14,12 +14,7 @@ ROOT = Path(__file__).parents[2]
 CASES = {
     "device": ["tests/gpu/checks/check_device.py"],
     "waits": ["tests/gpu/checks/check_waits.py"],
-    "trainings": [
-        "tests/gpu/checks/check_trainings.py",
-        # Every system, stage and precision, stopped and gone on from; what is not finite.
-        "tests/engine/checkpoints/test_resume_table.py",
-        "tests/engine/test_guards.py",
-    ],
+    "trainings": ["tests/gpu/checks/check_trainings.py"],
 }
 """Files of one process each"""
 TORCH = "2.13"

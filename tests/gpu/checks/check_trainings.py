@@ -1,12 +1,13 @@
-"""Options of a run that no other test tries on a GPU: norms, passes, dev scores and the measurements around a run."""
+"""Every system trains on a GPU, is stopped and goes on; norms, passes, dev scores and the measurements around a run."""
 
 import json
 
 import pytest
 import torch
 
+from tests.engine.systems import CLASS_SYSTEMS, SENTENCE_SYSTEMS
 from tests.quick_trainer import Trainer
-from tests.small_runs import lines_of
+from tests.small_runs import StopAfter, lines_of
 
 GPU = torch.device("cuda", 0)
 OPTIONS = {
@@ -29,6 +30,15 @@ def trained(config):
     losses = [line["loss"] for line in lines_of(folder) if "loss" in line]
     assert len(losses) == config.train.max_steps and torch.tensor(losses).isfinite().all()
     return folder
+
+
+@pytest.mark.parametrize("system", [*SENTENCE_SYSTEMS, *CLASS_SYSTEMS])
+def test_goes_on_after_a_stop(make_system, attack, system):
+    config = make_system(system, **{"train.save_every": 1})
+    stopped = Trainer(config, [StopAfter(2)])
+    stopped.fit()
+    assert stopped.position.step == 2 and not stopped.is_finished
+    trained(config)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
