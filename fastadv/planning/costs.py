@@ -116,8 +116,10 @@ class StepCosts:
 
     def __init__(self, config: Config, model_config, generator_config=None, victim_config=None):
         self.config, self.search = config, config.perturbation.resolve()
-        self.encoder = shape_of(config.encoder, model_config)
-        self.objective = _objective_of(config, self.encoder)
+        # Adapters and some heads draw their weights. A run that measures itself must not draw from its own numbers.
+        with torch.random.fork_rng(devices=[]):
+            self.encoder = shape_of(config.encoder, model_config)
+            self.objective = _objective_of(config, self.encoder)
         self.needs = self.objective.needs
         self.head = Count.of(self.objective.parameters())
         self._head_matrices = matrices(self.objective.heads())

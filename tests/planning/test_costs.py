@@ -177,6 +177,15 @@ def test_step_flops_takes_what_a_loop_knows():
     assert step_flops(config, hf_config, batch.num_tokens, batch.num_sentences, batch.max_seqlen) < 0.7 * found
 
 
+@pytest.mark.parametrize(("objective", "encoder"), [("robustsentembed", {"lora_rank": 2}), ("rar", {})])
+def test_a_run_that_measures_itself_draws_no_number(objective, encoder):
+    """On a GPU the first line of the log measures the model, and one that is resumed has lines of its own."""
+    config = Config(objective=objective, encoder=EncoderConfig(**encoder))
+    before = torch.get_rng_state()
+    StepCosts(config, model_config())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_generator_is_counted_to_its_last_masked_token():
     from transformers import BertForMaskedLM
 
